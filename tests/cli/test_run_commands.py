@@ -74,15 +74,25 @@ def test_why_names_the_worker_that_is_waited_for(call: Call, running: Path) -> N
     assert said[0] == "round 31 waits for worker-1"
     keys = ["missing", "waiting", "since", "until", "rule"]
     assert [line.split(":")[0] for line in said[1:6]] == keys
-    assert said[6].startswith("lately: ") and said[6].endswith("75% of the time for worker-1")
-    assert said[7].startswith("you can: ")
+    assert said[6] == "slow: worker-1 is 4.0x slower than the others"
+    assert said[7].startswith("lately: ") and said[7].endswith("75% of the time for worker-1")
+    assert said[8].startswith("you can: ")
     answer = json.loads(call("why", "--json").stdout)
     assert (answer["is"], answer["since_s"], answer["until_s"]) == ("running", 4.5, 1009.0)
 
 
 def test_an_ended_run_waits_for_nothing(call: Call, write_run: Write) -> None:
     write_run("over", [*LINES, WAITING, ENDED])
-    assert call("why").stdout == "ended: the job reached its goal: 30 rounds\n"
+    first, advice = call("why").stdout.splitlines()
+    assert first == "ended: the job reached its goal: 30 rounds"
+    assert advice.startswith("you can: try --sync fsp for up to ")
+
+
+def test_why_of_an_ended_run_names_the_workers_that_failed(call: Call, write_run: Write) -> None:
+    detail = "ValueError: bad\nTraceback"
+    failed = {"at_s": 5.0, "what": "left", "worker": 1, "name": "worker-1", "reason": "failed"}
+    write_run("over", [*LINES, {**failed, "fields": {"detail": detail}}, ENDED])
+    assert "failed: worker-1: ValueError: bad\n" in call("why").stdout
 
 
 def test_a_killed_run_is_reported_as_killed(call: Call, write_run: Write) -> None:
@@ -114,9 +124,9 @@ def test_runs_lists_all_runs(call: Call, write_run: Write, running: Path) -> Non
     older = write_run("older", [*LINES, ENDED], name="mine.py")
     os.utime(older / "job.json", ns=(1, 1))
     rows = call("runs").stdout.splitlines()
-    assert [row.split()[:3] for row in rows[1:]] == [
-        ["older", "ended", "mine.py"],
-        ["now", "running", "digits"],
+    assert [row.split() for row in rows[1:]] == [
+        ["older", "ended", "30", "0.5000", "3.0", "mine.py", "bsp", "-"],
+        ["now", "running", "30", "0.5000", "3.0", "digits", "bsp", "-"],
     ]
     listed = json.loads(call("runs", "--json").stdout)
     assert [(run["run"], run["is"]) for run in listed] == [("older", "ended"), ("now", "running")]
@@ -165,7 +175,8 @@ def test_status_and_why_warn_of_a_run_that_does_not_learn(call: Call, write_run:
     assert said in call("status").stdout
     text = call("why").stdout
     assert f"learning: {said}" in text
-    assert "you can: try a lower rate or a bound on staleness (--sync ssp:4)" in text
+    assert "you can: try a lower rate: the objective was 0.4 in pass 2, before it rose" in text
+    assert "or try: a bound on staleness (--sync ssp:4)" in text
     explained = json.loads(call("why", "--json").stdout)
     assert (explained["learning"], explained["advice"] is None) == (said, False)
     assert json.loads(call("status", "--json").stdout)["learning"]["state"] == "rising"

@@ -16,6 +16,7 @@ from polyrhythm.core.values import shown
 from polyrhythm.observe import tables
 from polyrhythm.observe.journal import FileJournal
 from polyrhythm.observe.progress import ProgressDisplay
+from polyrhythm.observe.runs import Run
 from polyrhythm.observe.state import RunState
 from polyrhythm.observe.story import tell
 from polyrhythm.wire.messages import JobSpec
@@ -54,7 +55,7 @@ def test_tables_show_names_as_text(name: str) -> None:
         state.take(each)
         console = Console(file=io.StringIO(), width=200, force_terminal=True, color_system=None)
         console.print(tables.live(state, JOB, 3.0))
-        console.print(tables.workers_table(state.workers.values(), state))
+        console.print(tables.status(Run(Path("runs/x"), JOB, state, None, None, True, 3.0), 200))
         printed = console.file.getvalue()
         assert harmless(printed), printed
         assert shown(name) in printed

@@ -8,7 +8,14 @@ import pytest
 from rich.console import Console
 
 from polyrhythm.observe import tables
-from polyrhythm.observe.learning import ended_in_words, learning_advice, learning_in_words
+from polyrhythm.observe.learning import (
+    ended_in_words,
+    learning_advice,
+    learning_in_short,
+    learning_in_words,
+    learning_remedies,
+    shape_of,
+)
 from polyrhythm.observe.state import RunState, fold
 from polyrhythm.observe.story import Teller, tell
 from polyrhythm.observe.summary import result, summary_text
@@ -74,61 +81,115 @@ def test_findings_in_words(fields: dict[str, Any], words: str) -> None:
     assert told[-1].endswith(words)
 
 
+LOWER = "a lower rate (such as --set rate=0.03)"
+
+
 @pytest.mark.parametrize(
-    ("state", "spec", "advice"),
+    ("state", "spec", "tries"),
     [
         (
             "rising",
             {"sync": "asp"},
-            "try a lower rate (such as --set rate=0.03), less momentum (it is 0.9) or a bound on"
-            " staleness (--sync ssp:4)",
+            [LOWER, "less momentum (it is 0.9)", "a bound on staleness (--sync ssp:4)"],
         ),
         (
             "rising",
             {"sync": "ssp:1000", "path": "/mine.py"},
-            "try a lower rate (it is 0.1), less momentum (it is 0.9) or a smaller bound"
-            " (--sync ssp:4)",
+            [
+                "a lower rate (it is 0.1)",
+                "less momentum (it is 0.9)",
+                "a smaller bound (--sync ssp:4)",
+            ],
         ),
-        ("rising", {}, "try a lower rate (such as --set rate=0.03)"),
+        ("rising", {}, [LOWER]),
         (
             "rising",
             {"sync": "asp", "async_scale": "none", "kind": "local", "local_steps": 4},
-            "try a lower rate (such as --set rate=0.03), less momentum (it is 0.9),"
-            " --async-scale members, a bound on staleness (--sync ssp:4) or fewer local steps"
-            " (--local-steps 2)",
+            [
+                LOWER,
+                "less momentum (it is 0.9)",
+                "--async-scale members",
+                "a bound on staleness (--sync ssp:4)",
+                "fewer local steps (--local-steps 2)",
+            ],
         ),
         (
             "rising",
             {"sync": "asp", "async_momentum": "contribution", "read_ahead": True},
-            "try a lower rate (such as --set rate=0.03), less momentum (it is 0.9),"
-            " --async-momentum round or no --read-ahead",
+            [LOWER, "less momentum (it is 0.9)", "--async-momentum round", "no --read-ahead"],
         ),
-        (
-            "rising",
-            {"sync": "bsp", "async_momentum": "contribution"},
-            "try a lower rate (such as --set rate=0.03)",
-        ),
+        ("rising", {"sync": "bsp", "async_momentum": "contribution"}, [LOWER]),
         (
             "rising",
             {"sync": "psp", "kind": "local"},
-            "try a lower rate (such as --set rate=0.03), less momentum (if there is any) or"
-            " fewer steps between barriers (--most-steps 32)",
+            [
+                LOWER,
+                "less momentum (if there is any)",
+                "fewer steps between barriers (--most-steps 32)",
+            ],
         ),
-        (
-            "not-finite",
-            {"sync": "fsp"},
-            "try a lower rate (such as --set rate=0.03), clipped gradients or a shorter --interval",
-        ),
+        ("not-finite", {"sync": "fsp"}, [LOWER, "clipped gradients", "a shorter --interval"]),
         (
             "stalled",
             {"sync": "asp"},
-            "try another rate (it is 0.1), higher or lower, and check the data and its labels",
+            ["another rate (it is 0.1), higher or lower", "other data: check the labels"],
         ),
     ],
 )
-def test_advice_fits_the_case(state: str, spec: dict[str, Any], advice: str) -> None:
-    found = learning(4.0, state, **(RISING if state == "rising" else {}))
-    assert learning_advice(begun(found, **SGD), job(**spec)) == advice
+def test_what_may_help_fits_the_case(state: str, spec: dict[str, Any], tries: list[str]) -> None:
+    found = begun(learning(4.0, state, **(RISING if state == "rising" else {})), **SGD)
+    assert learning_remedies(found, job(**spec)) == tries
+    advice = learning_advice(found, job(**spec))
+    assert advice is not None and advice.startswith(f"try {tries[0]}: "), "the first one only"
+
+
+@pytest.mark.parametrize(
+    ("fields", "gain"),
+    [
+        ({"state": "rising", **RISING}, "the objective was 0.4 in pass 3, before it rose"),
+        (
+            {"state": "rising", **RISING, "best_pass": 0},
+            "the objective has risen since the first round",
+        ),
+        ({"state": "stalled"}, "the objective is still 2, as at the start"),
+        (
+            {"state": "not-finite", "workers": [0]},
+            "steps that are too large end in NaN or infinity",
+        ),
+    ],
+)
+def test_the_advice_says_what_it_would_gain(fields: dict[str, Any], gain: str) -> None:
+    advice = learning_advice(begun(learning(4.0, **fields)), job())
+    assert advice is not None and advice.endswith(f": {gain}")
+
+
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        ([], None),
+        ([rounds(5.0, 9, objective=1.96)], None),
+        ([rounds(5.0, 9, objective=1.9)], "falling"),
+        ([rounds(5.0, 9, objective=1.9), learning(6.0, "falling")], "falling"),
+        ([learning(6.0, "falling", rises=1)], "falling again"),
+        ([learning(6.0, "settled")], "level"),
+        ([learning(6.0, "stalled")], "stagnating"),
+        ([learning(6.0, "rising", **RISING)], "rising"),
+    ],
+)
+def test_whether_it_learns_in_a_word(lines: list[Line], words: str | None) -> None:
+    """The objective was 2.0 at first. It is called falling when 5% of that are gained."""
+    assert learning_in_short(begun(*lines)) == words
+
+
+def test_the_shape_of_the_objective() -> None:
+    values = [8.0, 4.0, 2.0, *[1.0] * 13]
+    lines = [rounds(2.0 + at, at, objective=value) for at, value in enumerate(values)]
+    assert shape_of(fold([*opened(0), *lines]).curve) == "█▄▂" + "▁" * 13
+    twice = [line for line in lines for _ in range(2)]
+    assert shape_of(fold([*opened(0), *twice]).curve) == "█▄▂" + "▁" * 13, "means of two values"
+    assert shape_of(fold([*opened(0), *lines[:7]]).curve) == ""
+    flat = [rounds(2.0 + at, at, objective=1.0) for at in range(9)]
+    assert shape_of(fold([*opened(0), *flat]).curve) == "▁" * 9
 
 
 def test_convergence_needs_no_advice() -> None:
@@ -193,6 +254,7 @@ def test_why_tells_of_learning_beside_of_waiting() -> None:
     assert said[0].startswith("nothing is being waited for")
     assert said[1] == "learning: the objective rises: 2.1 in pass 5, 0.4 in pass 3"
     assert said[2].startswith("you can: try a lower rate")
+    assert "or try: less momentum (it is 0.9)" in said
     assert explanation.as_dict()["learning"] == "the objective rises: 2.1 in pass 5, 0.4 in pass 3"
     assert explain(begun()).learning is None
 
@@ -231,9 +293,9 @@ def test_an_objective_that_is_not_finite_is_not_shown_as_the_number_before() -> 
 def test_a_job_with_an_outer_optimizer_is_advised_to_lower_its_rate_too() -> None:
     state = begun(learning(4.0, "rising", **RISING), **SGD)
     local = {"kind": "local", "local_steps": 50, "path": "job.py"}
-    advice = learning_advice(state, job(**local, outer="nesterov:lr=0.7,momentum=0.9"))
-    assert advice is not None and "a lower lr of --outer (it is 0.7)" in advice
-    assert "--local-steps 25" in advice
-    assert "--outer" not in (learning_advice(state, job(**local)) or "")
-    one = learning_advice(state, job(**{**local, "local_steps": 1}, outer="nesterov:lr=0.7"))
-    assert one is not None and "more --local-steps (each round is one step)" in one
+    tries = learning_remedies(state, job(**local, outer="nesterov:lr=0.7,momentum=0.9"))
+    assert "a lower lr of --outer (it is 0.7)" in tries
+    assert "fewer local steps (--local-steps 25)" in tries
+    assert not any("--outer" in remedy for remedy in learning_remedies(state, job(**local)))
+    one = learning_remedies(state, job(**{**local, "local_steps": 1}, outer="nesterov:lr=0.7"))
+    assert "more --local-steps (each round is one step)" in one

@@ -50,11 +50,12 @@ def data_set(code: str, **fields: Any) -> dict[str, Any]:
 
 def test_status_has_the_passes_of_every_worker_and_the_last_move() -> None:
     state = fold([*JOINED, MOVE, {**MOVE, "at_s": 3.5, "points": 8}, rounds(w0=3.25, w1=3, w2=2.5)])
-    passes, moves = passes_in_words(state)
+    passes, *moves = passes_in_words(state)
     assert passes == "passes: worker-0 3.2, worker-1 3.0 and worker-2 2.5"
-    assert moves.startswith(
-        "48 points (10 chunks) began to move between workers; the last time after 3.5 s: 8 points (5"
-        " chunks) move from worker-2 to worker-0 and worker-1: worker-2 would fall behind"
+    assert moves[0] == "48 points (10 chunks) began to move between workers"
+    assert moves[1].startswith(
+        "the last time after 3.5 s: 8 points (5 chunks) move from worker-2 to worker-0 and worker-1:"
+        " worker-2 would fall behind"
     )
 
 
@@ -72,12 +73,12 @@ def test_moves_that_were_all_interrupted_are_not_told() -> None:
 
 def test_the_last_move_is_the_last_one_that_was_not_interrupted() -> None:
     later = {**MOVE, "at_s": 5.0, "moved": 4, "points": 32}
-    (moves,) = passes_in_words(fold([*JOINED, MOVE, later, kept(1, 8)]))
+    moves = "; ".join(passes_in_words(fold([*JOINED, MOVE, later, kept(1, 8)])))
     assert (
         "64 points (8 chunks) began to move" in moves
         and "after 5.0 s: 24 points (3 chunks)" in moves
     )
-    (moves,) = passes_in_words(fold([*JOINED, MOVE, later, kept(6, 48)]))
+    moves = "; ".join(passes_in_words(fold([*JOINED, MOVE, later, kept(6, 48)])))
     assert (
         "24 points (3 chunks) began to move" in moves
         and "after 3.0 s: 24 points (3 chunks)" in moves
@@ -92,7 +93,11 @@ def test_the_result_and_the_summary_have_the_last_move_and_lost_points() -> None
     assert found["per_worker"]["worker-0"]["passes"] == 3.0
     assert found["lost_points"] == {"worker-1": 70}
     text = summary_text({**found, "job": "x", "ended": "done"}, Path("runs/x"), details=True)
-    assert "worker-0: 0 points/s, 0 contributions, 3.0 passes" in text
+    (row,) = (each.split() for each in text.splitlines() if each.startswith("  worker-0 "))
+    assert row == ["worker-0", "0", "-", "-", "-", "0", "3.0"]
+    assert "  the last time after 3.0 s: 40 points (5 chunks) move from worker-2" in text
+    brief = summary_text({**found, "job": "x", "ended": "done"}, Path("runs/x"))
+    assert "  40 points (5 chunks) moved between workers\n" in brief and "last time" not in brief
     assert "  40 points (5 chunks) moved between workers" in text
     assert "  9 rounds" in text
     assert "  the 70 points of worker-1 are lost: no pass includes them" in text
@@ -164,7 +169,7 @@ def test_the_summary_says_once_how_many_versions_have_no_new_parameters() -> Non
     without = m_steps("m-steps-without", absent=200, points=1000, versions=5, passes=2)
     found = result(fold([*JOINED, held, resumed, held, without, ENDED]), JobSpec(job="x"))
     assert found["held_versions"] == 12
-    rows = [row for row in found["moves"] if "parameters" in row]
+    rows = [row for row in found["losses"] if "parameters" in row]
     assert rows == ["12 versions without new parameters, because points were missing from the sum"]
 
 

@@ -7,15 +7,17 @@ import os
 from pathlib import Path
 
 import pytest
+from rich.cells import cell_len
 from rich.console import Console
 
 from polyrhythm.observe import tables
-from polyrhythm.observe.progress import ProgressDisplay
+from polyrhythm.observe.progress import ProgressDisplay, line_every_s
 from polyrhythm.observe.state import fold
 from polyrhythm.wire.messages import JobSpec
+from tests.commands.terminal import Screen
 from tests.observe.journals import Line, joined, line, opened, rounds, totals, waiting
 
-JOB = JobSpec(job="x", name="digits", rounds=100)
+JOB = JobSpec(job="x", name="digits", workers=2, rounds=100)
 
 
 def write(path: Path, lines: list[Line]) -> Path:
@@ -92,34 +94,110 @@ def test_the_headline() -> None:
     lines = [*opened(0, 1), rounds(3.0, 20, both, objective=0.25, passes=2)]
     lines.append(line(3.0, "reported", worker=0, name="worker-0", metrics={"accuracy": 0.5}))
     assert tables.headline(fold(lines), JOB, 4.0) == (
-        "round 20  pass 2  objective 0.2500  accuracy 0.5000  150 points/s  3.0 s  about 7.0 s left"
+        "2 passes, round 20 of 100, objective 0.2500, accuracy 0.5000, 150 points/s,"
+        " worker-0 is 2.0x slower than the others, about 7 s left"
     )
-    assert tables.headline(fold(opened(0)[:3]), JOB, 1.0) == "starting: 1 server, 1 worker"
+    assert tables.headline(fold(opened(0)[:3]), JOB, 1.0) == (
+        "starting: 1 of 1 server and 1 of 2 workers joined"
+    )
+
+
+def test_a_pipe_gets_lines_with_times_and_fewer_of_them_as_the_run_goes_on(tmp_path: Path) -> None:
+    path = write(tmp_path / "journal.jsonl", [*opened(0, 1), rounds(2.0, 4, contributions=8)])
+    out = io.StringIO()
+    console = Console(file=out, width=80, highlight=False)
+    with ProgressDisplay(path, quiet=False, job=JOB, console=console) as progress:
+        progress._shown_s -= 10
+        progress.tick()
+    assert out.getvalue().splitlines()[-1].startswith("   2.0 s  round 4 of 100, ")
+    assert [line_every_s(at_s) for at_s in (0.0, 60.0, 200.0, 1200.0, 36_000.0)] == [
+        3,
+        3,
+        10,
+        60,
+        60,
+    ]
+
+
+def test_a_terminal_that_cannot_move_its_cursor_gets_lines(tmp_path: Path) -> None:
+    """rich draws no table in such a terminal, so without lines nothing would be shown."""
+    path = write(tmp_path / "journal.jsonl", [*opened(0, 1), rounds(2.0, 4, contributions=8)])
+    out = io.StringIO()
+    console = Console(file=out, force_terminal=True, width=80, _environ={"TERM": "dumb"})
+    with ProgressDisplay(path, quiet=False, job=JOB, console=console) as progress:
+        progress._shown_s -= 10
+        progress.tick()
+    assert "round 4 of 100" in out.getvalue() and "\x1b[" not in out.getvalue()
+
+
+def drawn(lines: list[Line], now_s: float, columns: int = 80, rows: int = 24) -> list[str]:
+    """The live table in a terminal of this size."""
+    out = io.StringIO()
+    table = tables.live(fold(lines), JOB, now_s, columns=columns, lines=rows)
+    Console(file=out, width=columns, highlight=False, soft_wrap=True).print(table)
+    return out.getvalue().splitlines()
 
 
 @pytest.mark.parametrize("clock", [None, 7])
-def test_the_live_table_fits_a_terminal(clock: int | None) -> None:
+def test_the_live_table(clock: int | None) -> None:
     more = {} if clock is None else {"clock": clock}
-    both = {str(worker): totals(1_000, 1.0, 2.0, 1.0, **more) for worker in (0, 1)}
-    state = fold([*opened(0, 1), rounds(3.0, 4, both), waiting(5.0, 2.0, [1])])
-    out = io.StringIO()
-    Console(file=out, width=80, highlight=False).print(tables.live(state, JOB, 5.5))
-    text = out.getvalue()
-    assert "…" not in text
-    assert "round 5 waits for worker-1, for 2.5 s" in text
-    assert [word in text for word in ("comp.", "25%", "50%")] == [True] * 3
-    assert ("clock" in text) == (clock is not None)
+    spent = {"0": totals(1_000, 1.0, 2.0, 1.0, **more), "1": totals(1_000, 2.5, 0.5, 1.0, **more)}
+    lines = [*opened(0, 1), rounds(3.0, 4, spent, objective=0.5), waiting(5.0, 2.0, [1])]
+    text = drawn(lines, 5.5)
+    assert text[0].endswith("  9%  4 s so far, about 46 s left")
+    assert text[1] == "round 4 of 100, 10,000 points/s" and text[2] == "objective 0.5000"
+    assert [word in text[3] for word in ("computing", "waiting", "transferring")] == [True] * 3
+    assert [word in text[4] for word in ("5,000", "25%", "50%")] == [True] * 3
+    assert text[5].endswith("  2.5x slower")
+    assert text[-1] == "round 5 waits for worker-1, for 2 s so far"
+    assert ("clock" in text[3]) == (clock is not None)
 
 
-@pytest.mark.parametrize("width", [60, 200])
-def test_no_line_of_the_live_table_is_longer_than_60_columns(width: int) -> None:
-    """A terminal that becomes narrower, but not narrower than 60 columns, breaks no line."""
-    many = {str(worker): totals(123_456, 1.0, 2.0, 1.0, clock=123_456) for worker in (0, 1)}
-    long = joined(1.0, 2) | {"name": "a-worker-with-a-very-long-host-name.example.org-12345"}
-    lines = [*opened(0, 1), long, rounds(3.0, 4, many), waiting(5.0, 2.0, [1])]
-    out = io.StringIO()
-    Console(file=out, width=width, highlight=False).print(tables.live(fold(lines), JOB, 5.5))
-    drawn = out.getvalue().splitlines()
-    assert max(map(len, drawn)) <= 60, drawn
-    (row,) = (each for each in drawn if each.startswith("worker-0"))
-    assert row.split()[:3] == ["worker-0", "123456", "123456"], "numbers are not cut"
+@pytest.mark.parametrize("columns", [30, 45, 60, 80, 120, 200])
+def test_no_line_of_the_live_table_is_longer_than_the_terminal(columns: int) -> None:
+    """Also with wide characters, which fill two columns each."""
+    many = {str(worker): totals(123_456, 1.0, 2.0, 1.0, clock=123_456) for worker in range(4)}
+    wide = joined(1.0, 2) | {"name": "工作者" * 8, "device": "cuda:0"}
+    long = joined(1.0, 3) | {"name": "a-worker-with-a-very-long-host-name.example.org-12345"}
+    lines = [*opened(0, 1), wide, long, rounds(3.0, 4, many), waiting(5.0, 2.0, [1, 2])]
+    text = drawn(lines, 5.5, columns)
+    assert max(map(cell_len, text)) <= min(columns, tables.MOST_COLUMNS), text
+    titles, row = (
+        next(each for each in text if each.startswith(name)) for name in ("worker ", "worker-0")
+    )
+    assert "617,280" in row.split(), "numbers are not cut"
+    assert titles.index("points/s") + len("points/s") == row.index("617,280") + len("617,280")
+    assert ("clock" in titles, "waiting" in titles) == (columns > 45, columns > 80)
+
+
+def test_of_more_workers_than_fit_those_that_need_attention_are_shown() -> None:
+    shares = {str(n): totals(100, 1.0 + (n == 7), 2.0 + n / 100) for n in range(30)}
+    gone = line(4.0, "left", worker=29, name="worker-29", reason="link-ended", fields={})
+    text = drawn([*opened(*range(30)), rounds(3.0, 4, shares), gone], 5.0)
+    assert len(text) <= 24 - 8, "lines that are printed above the table stay in sight"
+    (slow,) = [each for each in text if each.startswith("worker-7 ")]
+    (died,) = [each for each in text if each.startswith("worker-29 ")]
+    assert slow.endswith("2.0x slower") and died.endswith("died at 4.0 s")
+    assert text[-1].startswith("and 18 others: 500 points/s, computing ")
+    assert len(drawn([*opened(*range(30)), rounds(3.0, 4, shares), gone], 5.0, rows=60)) > 30
+
+
+def test_a_table_that_the_terminal_has_broken_is_erased_whole(tmp_path: Path) -> None:
+    """A terminal that becomes narrower breaks the lines of the table, which are then more rows."""
+    path = write(tmp_path / "journal.jsonl", [*opened(0, 1), rounds(2.0, 4, objective=0.5)])
+    out, screen, read = io.StringIO(), Screen(80), 0
+    console = Console(file=out, force_terminal=True, width=80, height=40, highlight=False)
+    with ProgressDisplay(path, quiet=False, job=JOB, console=console) as progress:
+        for columns in (80, 40, 100, 45):
+            screen.resize(columns)
+            console.width = columns
+            progress._shown_s -= 10
+            progress.tick()
+            screen.feed(out.getvalue()[read:].replace("\n", "\r\n"))
+            read = len(out.getvalue())
+            rows = screen.text.splitlines()
+            assert sum(row.startswith("worker ") for row in rows) == 1, screen.text
+            assert sum("so far" in row for row in rows) == 1, screen.text
+            assert rows[0].startswith("   0.1 s  server s0 has joined")
+    screen.feed(out.getvalue()[read:].replace("\n", "\r\n"))
+    assert "points/s" not in screen.text, "the table is removed at the end"

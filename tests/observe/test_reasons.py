@@ -74,7 +74,7 @@ def test_counts_and_verbs_agree_with_their_numbers() -> None:
     one = Reason("window", {"held": [0], "servers": [1, 2]})
     assert in_words(one).startswith("w0 waits: s1 and s2 have not acknowledged")
     assert in_words(Reason("gathering", {"absent": 2})) == (
-        "waiting for 2 more workers before round 1 opens"
+        "waiting for 2 more workers to join and to attach a model"
     )
 
 

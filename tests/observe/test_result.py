@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from polyrhythm.observe.advice import advise
+from polyrhythm.observe.estimate import estimate, left_s, open_end
 from polyrhythm.observe.state import fold, history_of
 from polyrhythm.observe.summary import described, seconds_to_target, summarise, summary_text
-from polyrhythm.observe.tables import left_s
 from polyrhythm.wire.messages import JobSpec, Target
 from tests.observe.journals import Line, ended, line, opened, rounds, totals
 
@@ -66,7 +66,7 @@ def test_every_reported_value_is_in_the_result_and_in_the_summary() -> None:
     assert result["metrics"] == pytest.approx({"f1": 0.6, "val_loss": 2e-5})
     assert result["per_worker"]["worker-1"]["reported"] == {"f1": 0.7}
     rows = text_of(lines, job())
-    assert "  f1 0.6000" in rows and "  val_loss 2e-05" in rows
+    assert "  f1 0.6000, val_loss 2e-05" in rows
 
 
 def test_the_summary_says_how_to_load_the_parameters_of_kind_statistics() -> None:
@@ -183,6 +183,31 @@ def test_when_it_may_end(fields: dict[str, Any], rest_s: float | None) -> None:
     )
 
 
+def test_an_estimate_says_when_a_target_may_end_the_run_earlier() -> None:
+    state = fold(LINES)
+    surely = estimate(state, job(epochs=4), 5.0)
+    assert surely is not None and (surely.in_words(), surely.share) == ("about 4 s left", 0.5)
+    perhaps = estimate(state, job(epochs=4, targets=(accuracy(0.99),)), 5.0)
+    assert perhaps is not None and perhaps.in_words() == "at most 4 s left"
+    assert estimate(state, job(targets=(accuracy(0.99),)), 5.0) is None
+    assert open_end(job(targets=(accuracy(0.99),))) == "ends at its target"
+    assert open_end(job(epochs=4)) is None
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        [line(0.5, "data", points=60)],
+        [line(0.5, "data", points=20, name="a"), line(0.6, "data", points=40, name="b")],
+    ],
+)
+def test_the_first_pass_is_estimated_by_the_size_of_the_data(data: list[Line]) -> None:
+    """After 2 s, the job has visited 30 of 60 points: the other 30, and one more pass, take 6 s."""
+    lines = [*opened(0, 1), *data, rounds(3.0, 5, contributions=3, points=30)]
+    assert left_s(fold(lines), job(epochs=2), 3.0) == pytest.approx(6.0)
+    assert left_s(fold([*opened(0), lines[-1]]), job(epochs=2), 3.0) is None
+
+
 def test_the_time_to_the_target_is_unknown_before_round_1_opens() -> None:
     assert left_s(fold([]), job(max_seconds=5.0), 1.0) is None
 
@@ -205,15 +230,18 @@ def test_the_summary_ends_with_the_result() -> None:
     rows = text_of(LINES, job(targets=(objective(0.5),)))
     assert rows[0] == "digits: the job reached its goal: 9 rounds"
     assert "  target met after 4.00 s" in rows
-    assert (
-        "  worker-0: 12 points/s, 5 contributions, computing 50%, waiting 25%, transferring 25%"
-        in text_of(LINES, job(), details=True)
-    )
-    assert "  worker-0: 12 points/s, computing 50%, waiting 25%, transferring 25%" in rows
-    assert rows[-1].startswith("  objective ")
-    assert not any("exchange takes" in row for row in rows), "all is well: there is no advice"
+    assert rows[2].split() == ["worker", "points/s", "computing", "waiting", "transferring"]
+    assert rows[3].split() == ["worker-0", "12", "50%", "25%", "25%"]
+    assert rows[4].split() == ["worker-1", "12", "75%", "12%", "12%", "1.5x", "slower"]
+    wide = summary_text({"job": "x", **summarise(LINES)}, Path("x"), columns=100).splitlines()
+    assert wide[2].split()[-1] == "contributions" and wide[3].split()[-1] == "5"
+    assert rows[-1] == "  objective 0.4000, accuracy 0.9000"
+    assert not any(row.startswith("  try ") for row in rows), "all is well: there is no advice"
     slow = rounds(9.0, 9, {"0": totals(5, 1.0, 0.0, 7.0)})
-    assert text_of([*opened(0), slow], job())[-1].startswith("  exchange takes 88% of the time")
+    assert text_of([*opened(0), slow], job())[-1] == (
+        "  try --kind local --local-steps 8 for up to 4.3x points/s; compare the time to the same"
+        " objective"
+    )
 
 
 def test_the_details_have_the_journal_and_the_folds() -> None:

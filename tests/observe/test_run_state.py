@@ -1,14 +1,12 @@
 """How journal lines are combined into the state of a run."""
 
-import io
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from polyrhythm.observe.journal import read_journal
 from polyrhythm.observe.state import fold
-from polyrhythm.observe.tables import workers_table
+from polyrhythm.observe.workers import table, worker_rows
 from polyrhythm.wire.messages.reasons import Reason, refused
 from tests.observe.journals import ended, joined, left, line, opened, rounds, totals, waiting
 
@@ -226,20 +224,13 @@ def test_a_worker_has_the_device_of_its_last_join() -> None:
 
 
 @pytest.mark.parametrize(
-    ("devices", "live", "status"),
-    [(("cuda:0", "cpu"), True, True), (("cpu", "cpu"), False, True), (("", ""), False, False)],
+    ("devices", "shown"), [(("cuda:0", "cpu"), True), (("cpu", "cpu"), False), (("", ""), False)]
 )
-def test_the_tables_have_a_column_of_devices_where_it_says_something(
-    devices: tuple[str, str], live: bool, status: bool
+def test_the_table_has_a_column_of_devices_if_some_worker_has_a_gpu(
+    devices: tuple[str, str], shown: bool
 ) -> None:
-    """The live table has little space, so it shows the column of devices only if some worker has a
-    GPU."""
     state = fold([*opened(0, 1), rounds(9.0, 9, {"0": totals(5, 1.0), "1": totals(5, 1.0)})])
     for worker, device in zip(state.workers.values(), devices, strict=True):
         worker.device = device
-    for short, shown in ((True, live), (False, status)):
-        console = Console(width=100, file=io.StringIO())
-        console.print(workers_table(state.workers.values(), state, short=short))
-        text = console.file.getvalue()  # type: ignore[attr-defined]
-        assert ("device" in text) is shown, text
-        assert (devices[0] in text) is shown or not devices[0]
+    titles, first, _ = (text for text, _ in table(worker_rows(state), 100))
+    assert ("device" in titles) is shown and (devices[0] in first.split()) is shown

@@ -211,17 +211,18 @@ class Result:
         spent their time, and the lines of Python that load the model.
 
         Example:
-            >>> "worker-1: cpu" in result.details
+            >>> "contributions" in result.details
             True
         """
         return self.text(details=True)
 
-    def text(self, *, details: bool = False, failing: bool = False) -> str:
+    def text(self, *, details: bool = False, failing: bool = False, columns: int = 80) -> str:
         """Return the summary as a text.
 
         Args:
             details: return the longer summary, as `details` does.
             failing: leave out why the job failed, because an error says it already.
+            columns: the width of the table of workers.
 
         Example:
             >>> result.text() == str(result)
@@ -235,6 +236,7 @@ class Result:
             details=details,
             failing=failing,
             said=self._said,
+            columns=columns,
         )
 
     def __repr__(self) -> str:

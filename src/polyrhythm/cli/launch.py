@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from polyrhythm.api.saying import say, tell
 from polyrhythm.errors import Interrupted, JobFailed
+from polyrhythm.observe.words import width_of
 
 if TYPE_CHECKING:
     from polyrhythm.api.result import Result
@@ -20,6 +21,9 @@ again."""
 UNRECORDED = 4
 """The exit status of a job that reached its goal although the folder of the run could not be written:
 its journal or result is not complete, or its model is in the job's store."""
+
+_WIDTH = 120
+"""The width of a summary that does not go to a terminal."""
 
 
 def launch(run: Callable[[], "Result"], *, as_json: bool, verbose: bool = False) -> None:
@@ -40,7 +44,8 @@ def launch(run: Callable[[], "Result"], *, as_json: bool, verbose: bool = False)
     if as_json:
         print(json.dumps(result.summary), flush=True)
     else:
-        tell(result.text(details=verbose, failing=failure is not None))
+        columns = width_of(sys.stdout) or _WIDTH
+        tell(result.text(details=verbose, failing=failure is not None, columns=columns))
     if result.signal:
         say("polyrhythm: stopped on request")
         sys.exit(128 + result.signal)

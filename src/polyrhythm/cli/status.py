@@ -6,6 +6,7 @@ The commands work from another terminal during a run, and after it.
 import json
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,6 +18,7 @@ from polyrhythm.api.saying import say, tell
 from polyrhythm.errors import RunError, UsageError
 from polyrhythm.observe import story as stories
 from polyrhythm.observe import tables
+from polyrhythm.observe.advice import advise
 from polyrhythm.observe.journal import read_journal
 from polyrhythm.observe.reasons import in_words
 from polyrhythm.observe.runs import JOURNAL, Run, find_run, load_run, run_dirs
@@ -30,6 +32,7 @@ from polyrhythm.observe.why import (
     with_given_up,
     with_learning,
 )
+from polyrhythm.observe.words import width_of
 from polyrhythm.wire.messages import JobSpec
 
 _WIDTH = 160
@@ -56,7 +59,7 @@ def status(run: RunName = None, runs_dir: RunsDir = RUNS, json_: Json = False) -
     if json_:
         print(json.dumps(status_of(found)))
     else:
-        _print(tables.status(found))
+        _print(tables.status(found, _columns(), plain=not _has_unicode()))
 
 
 def why(run: RunName = None, runs_dir: RunsDir = RUNS, json_: Json = False) -> None:
@@ -119,7 +122,7 @@ def runs(runs_dir: RunsDir = RUNS, json_: Json = False) -> None:
     if json_:
         print(json.dumps([status_of(run) for run in found]))
     elif found:
-        _print(tables.runs(found))
+        print("\n".join(tables.runs(found, _columns())))
     else:
         raise RunError(f"there is no run in {runs_dir}: start one with 'polyrhythm train'")
 
@@ -177,7 +180,9 @@ def explanation_of(run: Run) -> Explanation:
     if run.word == "running":
         return explain(run.state, run.now_s, run.job)
     ended = with_given_up(Explanation(f"{run.word}: {run.reason}"), run.state)
-    return with_learning(ended, run.state, run.job)
+    advice = None if run.job is None else advise(run.state, run.job)
+    failed = tuple(f"{name}: {how.partition(chr(10))[0]}" for name, how in run.failures.items())
+    return with_learning(replace(ended, advice=advice, failed=failed), run.state, run.job)
 
 
 def _worker_number(state: RunState, worker: str) -> int:
@@ -188,6 +193,14 @@ def _worker_number(state: RunState, worker: str) -> int:
     raise UsageError(f"--worker {worker!r} is not in this run: its workers are {names}")
 
 
+def _columns() -> int:
+    return width_of(sys.stdout) or _WIDTH
+
+
+def _has_unicode() -> bool:
+    return (sys.stdout.encoding or "").lower().startswith("utf")
+
+
 def _print(what: RenderableType) -> None:
-    width = None if sys.stdout.isatty() else _WIDTH
-    Console(width=width, highlight=False, emoji=False).print(what)
+    # lines are broken already; a path that is longer than the terminal stays whole
+    Console(highlight=False, emoji=False, soft_wrap=True).print(what)

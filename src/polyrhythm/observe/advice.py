@@ -1,4 +1,5 @@
-"""Advice for a run: one sentence about what would help, or none if nothing is wrong.
+"""Advice for a run: one line that says what to change and what it would gain, or none if nothing is
+wrong. It names one change only, the one that gains most; `why` lists all that may help.
 
 If a run does not learn, the advice is about that. Otherwise it is about the share of time that was
 not spent on computing. It never recommends a policy for its speed alone: under a policy that waits
@@ -27,7 +28,7 @@ from polyrhythm.core.values import parse_duration
 from polyrhythm.errors import UsageError
 from polyrhythm.observe.learning import learning_advice
 from polyrhythm.observe.state import RunState
-from polyrhythm.observe.words import either, percent
+from polyrhythm.observe.words import either
 from polyrhythm.observe.work import ObservedWorker, Totals
 from polyrhythm.wire.messages import JobSpec
 from polyrhythm.wire.messages.reasons import DONE, STREAM_ENDED
@@ -47,17 +48,17 @@ def accepts(job: JobSpec, **changes: object) -> bool:
     return not any(broken((*OF_COMMANDS, *SHARING), other, traits_of(other.sync)))
 
 
-def less_waiting(job: JobSpec) -> str:
-    """What to try if workers wait for a slow one."""
+def less_waiting(job: JobSpec) -> list[str]:
+    """What to try if workers wait for a slow one, the best first."""
     policy = find_policy(job.sync)
     traits = policy.traits
     if not traits.rounds:
         larger = f"a larger bound in --sync {policy.name}:N"
-        return either([larger, *_policies(job, ["fsp"])])
+        return [larger, *_policies(job, ["fsp"])]
     if traits.timed or traits.plans_steps:
         found = _policies(job, ["ssp:4"])
-        return either(found or ["smaller batches" if traits.timed else _WITHOUT])
-    return either(_policies(job, ["fsp", "psp", "ssp:4"]) or [_WITHOUT])
+        return found or ["smaller batches" if traits.timed else _WITHOUT]
+    return _policies(job, ["fsp", "psp", "ssp:4"]) or [_WITHOUT]
 
 
 def _policies(job: JobSpec, names: Iterable[str]) -> list[str]:
@@ -74,59 +75,75 @@ def _policies(job: JobSpec, names: Iterable[str]) -> list[str]:
     return found
 
 
-def less_exchange(job: JobSpec, *, over_tcp: bool) -> str:
-    """What to try if the exchange takes most of the time."""
-    found = []
+def less_exchange(job: JobSpec, *, over_tcp: bool) -> tuple[str, int | None]:
+    """What to try if the exchange takes most of the time, and how many times less is exchanged then;
+    None if that is not known."""
     if keeps_rows(job.kind):
-        if job.sync != "bspb" and accepts(job, sync="bspb"):
-            found.append("--sync bspb")
-        return either([*found, "larger batches"])
-    found = local_steps(job)
+        each_pass = job.sync != "bspb" and accepts(job, sync="bspb")
+        return ("--sync bspb" if each_pass else "larger batches"), None
+    if (fewer := local_steps(job)) is not None:
+        return fewer, 2 if steps_on_workers(job.kind) else _LOCAL_STEPS
     if over_tcp and job.push == EXACT and accepts(job, push="int8"):
-        found.append("--push int8")
-    return either([*found, "larger batches"])
+        return "--push int8", None
+    return "larger batches", None
 
 
-def local_steps(job: JobSpec) -> list[str]:
-    """The option with which a worker makes more steps between two contributions, if the job accepts
-    it."""
+def local_steps(job: JobSpec) -> str | None:
+    """The option with which a worker makes more steps between two contributions; None if the job does
+    not accept it."""
     if steps_on_workers(job.kind):
-        return [f"--local-steps {2 * job.local_steps}"]
-    return ["--kind local --local-steps 8"] if accepts(job, kind="local") else []
+        return f"--local-steps {2 * job.local_steps}"
+    return f"--kind local --local-steps {_LOCAL_STEPS}" if accepts(job, kind="local") else None
 
 
+_LOCAL_STEPS = 8
 _TOO_SHORT_S = 1.0
 _WAITED_FOR = 0.25
 _STRAGGLER = 0.1
 """A worker is named only if the others waited for it for at least this share of the last
 seconds."""
 _EXCHANGE = 0.5
-COMPARE = "and compare how many seconds it takes to reach the same objective"
+_MOST_GAIN = 10.0
+COMPARE = "compare the time to the same objective"
+"""What shows whether a policy or an option helps: more points per second may be worth less."""
 
 
 def advise(state: RunState, job: JobSpec) -> str | None:
+    """One line that says what to change, and what it would gain. None: nothing is wrong."""
     if (learning := learning_advice(state, job)) is not None:
         return learning
     if state.seconds < _TOO_SHORT_S:
         return None
     if (points := _points_in_short_interval(state, job)) is not None:
         return (
-            f"the interval of {job.interval} is shorter than a step: a contribution has"
-            f" {points:.0f} points on average, and the batch of the job has {state.batch}; give a longer"
-            " --interval, or auto"
+            f"try --interval auto: in {job.interval} a worker visits only {points:.0f} points of its"
+            f" batch of {state.batch}"
         )
     waited_for = _waited_for(state)
     if waited_for is not None and waited_for[1] >= _WAITED_FOR and _waits(job):
         name, share = waited_for
-        tried = f"try {less_waiting(job)}, {COMPARE}"
-        return f"the others waited {percent(share)} of the time for {name}: {tried}"
+        remedy = less_waiting(job)[0].replace(_WITHOUT, f"the job without {name}")
+        return _worth_trying(remedy, _gain_without_waits(state, share))
     exchange = _exchange(state)
     if exchange >= _EXCHANGE:
         kinds = [find_link_kind(name) for name in state.links.values()]
         over_tcp = any(kind is not None and not kind.has_payload_references for kind in kinds)
-        tried = f"try {less_exchange(job, over_tcp=over_tcp)}, {COMPARE}"
-        return f"exchange takes {percent(exchange)} of the time: {tried}"
+        remedy, times = less_exchange(job, over_tcp=over_tcp)
+        rest = 0.0 if times is None else exchange / times
+        gain = min(_MOST_GAIN, 1 / max(1e-9, 1 - exchange + rest))
+        return _worth_trying(remedy, gain)
     return None
+
+
+def _worth_trying(remedy: str, gain: float) -> str:
+    return f"try {remedy} for up to {gain:.1f}x points/s; {COMPARE}"
+
+
+def _gain_without_waits(state: RunState, share: float) -> float:
+    """By how much the points per second would rise if no worker waited for the slowest. `share`: the
+    share of their time in which the others wait for it."""
+    workers = len([each for each in state.workers.values() if _remained(each)])
+    return min(_MOST_GAIN, (1 + (workers - 1) / max(1e-9, 1 - share)) / max(1, workers))
 
 
 def _points_in_short_interval(state: RunState, job: JobSpec) -> float | None:
@@ -160,7 +177,7 @@ def straggler(state: RunState, job: JobSpec) -> tuple[str, float, str] | None:
     found = _slowest({worker.name: worker.recent for worker in state.present})
     if found is None or found[1] < _STRAGGLER or not _waits(job):
         return None
-    return (*found, f"try {less_waiting(job)}, {COMPARE}")
+    return (*found, f"try {either(less_waiting(job))}, and {COMPARE}")
 
 
 def _slowest(times: Mapping[str, Totals]) -> tuple[str, float] | None:

@@ -5,6 +5,9 @@ limit on the age of the parameters on which a worker computes. It recommends no 
 speed.
 """
 
+from collections.abc import Sequence
+from itertools import pairwise
+from statistics import fmean
 from typing import Any
 
 from polyrhythm.core.kinds import OFF, keeps_rows, outer_rate, steps_on_workers
@@ -12,8 +15,8 @@ from polyrhythm.core.lead.progress.learning import FAULTS, Finding, LearningStat
 from polyrhythm.core.sync.policy import sync_argument
 from polyrhythm.core.sync.registry import find_policy, traits_of
 from polyrhythm.observe.reasons import in_words
-from polyrhythm.observe.state import RunState
-from polyrhythm.observe.words import either, listed, number
+from polyrhythm.observe.state import Point, RunState
+from polyrhythm.observe.words import listed, number
 from polyrhythm.wire.messages import JobSpec
 
 _LOWER_RATE = 1 / 3
@@ -64,6 +67,44 @@ def learning_in_words(state: RunState) -> str | None:
             return f"the objective falls again: {now} in pass {passes}; {rose}"
 
 
+_SHORT = {
+    LearningState.NOT_FINITE: "not finite",
+    LearningState.RISING: "rising",
+    LearningState.STALLED: "stagnating",
+    LearningState.SETTLED: "level",
+    LearningState.FALLING: "falling again",
+}
+_FALLEN = 0.05
+"""An objective that has fallen by this share of its first value is called falling."""
+_LEVELS = "▁▂▃▄▅▆▇█"
+_SHAPE_CELLS = 16
+
+
+def learning_in_short(state: RunState) -> str | None:
+    """Whether the objective falls, in a word or two. None if that is not known yet."""
+    finding = state.finding
+    if finding is not None and (finding.state is not LearningState.FALLING or finding.rises):
+        return _SHORT[finding.state]
+    # without such a finding, the objective has fallen so far, or it is too early to judge
+    first = next((point.objective for point in state.curve if point.objective is not None), None)
+    if first is None or state.objective is None:
+        return None
+    return "falling" if first - state.objective >= _FALLEN * abs(first) else None
+
+
+def shape_of(curve: Sequence[Point]) -> str:
+    """The objective over time as a row of bars; empty if there are too few values to see a shape."""
+    values = [point.objective for point in curve if point.objective is not None]
+    if len(values) < _SHAPE_CELLS // 2:
+        return ""
+    cells = min(_SHAPE_CELLS, len(values))
+    bounds = [len(values) * at // cells for at in range(cells + 1)]
+    means = [fmean(values[start:end]) for start, end in pairwise(bounds)]
+    low, span = min(means), max(means) - min(means)
+    levels = [0.0 if not span else (mean - low) / span for mean in means]
+    return "".join(_LEVELS[round(level * (len(_LEVELS) - 1))] for level in levels)
+
+
 def _best_at(finding: Finding) -> str:
     return f"in pass {finding.best_pass}" if finding.best_pass else "in the first round"
 
@@ -107,15 +148,33 @@ def learning_result(state: RunState, job: JobSpec) -> dict[str, Any] | None:
 
 
 def learning_advice(state: RunState, job: JobSpec | None) -> str | None:
-    """What to try if the run does not learn well. None: nothing is wrong."""
+    """What to change first if the run does not learn well, and what for. None: nothing is wrong."""
+    tries = learning_remedies(state, job)
+    finding = state.finding
+    if not tries or finding is None:
+        return None
+    match finding.state:
+        case LearningState.STALLED:
+            gain = f"the objective is still {number(finding.objective)}, as at the start"
+        case LearningState.NOT_FINITE:
+            gain = "steps that are too large end in NaN or infinity"
+        case _ if finding.best_pass:
+            gain = f"the objective was {number(finding.best)} {_best_at(finding)}, before it rose"
+        case _:
+            gain = "the objective has risen since the first round"
+    return f"try {tries[0]}: {gain}"
+
+
+def learning_remedies(state: RunState, job: JobSpec | None) -> list[str]:
+    """What may help if the run does not learn well, the first thing to try first. Empty: nothing is
+    wrong."""
     finding = state.finding
     if finding is None or not needs_help(finding):
-        return None
+        return []
     if job is not None and keeps_rows(job.kind):
-        return None  # a job of kind statistics has no learning rate
-    rate = _rate(state, job)
+        return []  # a job of kind statistics has no learning rate
     if finding.state is LearningState.STALLED:
-        return f"try another rate{rate}, higher or lower, and check the data and its labels"
+        return [f"another rate{_rate(state)}, higher or lower", "other data: check the labels"]
     tries = [f"a lower rate{_example(state, job)}"]
     if job is not None and job.outer != OFF:
         tries.append(f"a lower lr of --outer (it is {outer_rate(job.outer):g})")
@@ -129,10 +188,10 @@ def learning_advice(state: RunState, job: JobSpec | None) -> str | None:
         tries.append("less momentum (if there is any)")
     if job is not None:
         tries += _bounds(job)
-    return f"try {either(tries)}"
+    return tries
 
 
-def _rate(state: RunState, job: JobSpec | None) -> str:
+def _rate(state: RunState) -> str:
     return "" if state.rate is None else f" (it is {state.rate:g})"
 
 
@@ -140,7 +199,7 @@ def _example(state: RunState, job: JobSpec | None) -> str:
     """An example of a lower learning rate. Only a built-in job has a command-line option for its
     rate."""
     if job is None or job.path or state.rate is None:
-        return _rate(state, job)
+        return _rate(state)
     return f" (such as --set rate={_LOWER_RATE * state.rate:.1g})"
 
 

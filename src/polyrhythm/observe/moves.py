@@ -26,24 +26,32 @@ def passes_in_words(state: RunState) -> list[str]:
     workers = sorted(state.workers.values(), key=lambda each: (len(each.name), each.name))
     if passes := [f"{each.name} {each.passes:.1f}" for each in workers if each.passes is not None]:
         rows.append(f"passes: {few(passes)}")
-    return rows + moves_in_words(state)
+    return [*rows, *moves_in_words(state), *losses_in_words(state)]
 
 
 def moves_in_words(state: RunState) -> list[str]:
-    """Lines about the points that moved from worker to worker and why, about those that are lost, and
-    about versions without new parameters because points were missing."""
-    rows = []
-    if state.moves:
-        total = f"{counted(state.moved_points, 'point')} ({counted(state.moved_chunks, 'chunk')})"
-        at_s = float(state.moves[-1].get("at_s", 0.0))
-        last, _ = begun(state.moves[-1], state.name_of)
-        # while the job goes on, and after it was killed, some of the moves may be incomplete
-        have = "began to move" if state.ended is None else "moved"
-        rows.append(f"{total} {have} between workers; the last time after {at_s:.1f} s: {last}")
-        if state.migration is not None:
-            rows.append(in_words(state.migration, state.name_of))
-    for name, points in state.lost_points.items():
-        rows.append(f"the {counted(points, 'point')} of {name} are lost: no pass includes them")
+    """Lines about the points that moved from worker to worker: how many, when and why the last ones
+    moved, and why points move in this way."""
+    if not state.moves:
+        return []
+    total = f"{counted(state.moved_points, 'point')} ({counted(state.moved_chunks, 'chunk')})"
+    # while the job goes on, and after it was killed, some of the moves may be incomplete
+    have = "began to move" if state.ended is None else "moved"
+    at_s = float(state.moves[-1].get("at_s", 0.0))
+    last, _ = begun(state.moves[-1], state.name_of)
+    rows = [f"{total} {have} between workers", f"the last time after {at_s:.1f} s: {last}"]
+    if state.migration is not None:
+        rows.append(in_words(state.migration, state.name_of))
+    return rows
+
+
+def losses_in_words(state: RunState) -> list[str]:
+    """Lines about points that are lost, and about versions without new parameters because points were
+    missing."""
+    rows = [
+        f"the {counted(points, 'point')} of {name} are lost: no pass includes them"
+        for name, points in state.lost_points.items()
+    ]
     if state.held_versions:
         versions = counted(state.held_versions, "version")
         rows.append(f"{versions} without new parameters, because points were missing from the sum")

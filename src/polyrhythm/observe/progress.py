@@ -22,15 +22,16 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from rich.console import Console, ConsoleOptions, RenderResult
+from rich.control import Control
 from rich.live import Live
-from rich.segment import Segment
+from rich.segment import ControlType, Segment
 
 from polyrhythm.core.values import shown
 from polyrhythm.observe import tables
 from polyrhythm.observe.journal import JournalPart, JournalReader
 from polyrhythm.observe.output import Output
 from polyrhythm.observe.state import RunState
-from polyrhythm.observe.story import Teller
+from polyrhythm.observe.story import Sentence, Teller
 from polyrhythm.observe.words import wrapped
 from polyrhythm.wire.messages import JobSpec
 
@@ -85,6 +86,8 @@ def stderr_console() -> Console:
 
 
 _LINE_EVERY_S = 3.0
+_LINES_OF_TIME = 20
+_SELDOM_S = 60.0
 _REDRAW_EVERY_S = 0.25
 _OUTPUT_S = 0.1
 """How long the lines of processes are printed before the command attends to the job again."""
@@ -95,6 +98,12 @@ _PIECE_ABOVE_TABLE = 16_000
 every such piece."""
 _MOST_WAITING = 10_000
 """The most lines that wait for a terminal that accepts no output."""
+
+
+def line_every_s(at_s: float) -> float:
+    """The time between two lines of progress in output that is no terminal. It grows with the time
+    since the beginning, so that the log of a long job stays short."""
+    return min(max(_LINE_EVERY_S, at_s / _LINES_OF_TIME), _SELDOM_S)
 
 
 class _Lines:
@@ -128,7 +137,13 @@ class ProgressDisplay:
         self._job = job
         self._quiet = quiet
         self._console = console or stderr_console()
-        self._has_table = table and self._console.is_terminal and not quiet
+        # a terminal that cannot move its cursor (TERM=dumb) gets lines, as a pipe does
+        redraws = self._console.is_terminal and not self._console.is_dumb_terminal
+        self._has_table = table and redraws and not quiet
+        self._columns = self._console.width
+        """The width of the terminal when the table was last drawn."""
+        self._drawn: list[int] = []
+        """The width of each line of the table."""
         self._bar = "│" if self._console.encoding.startswith("utf") else "|"
         self._teller = Teller(job, routine=False, local=local)
         self._live: Live | None = None
@@ -150,6 +165,7 @@ class ProgressDisplay:
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if self._live is not None:
+            self._erase_if_narrower()
             self._live.stop()
             self._live = None
         if kind is not None:
@@ -185,7 +201,7 @@ class ProgressDisplay:
                     self._waiting.append(str(sentence))
         self._print_output()
         self._print_waiting()
-        every_s = _LINE_EVERY_S if self._live is None else _REDRAW_EVERY_S
+        every_s = line_every_s(self.state.at_s) if self._live is None else _REDRAW_EVERY_S
         if not self._quiet and now_s >= self._shown_s + every_s and self._takes_output():
             self._shown_s = now_s
             self._show(self.state.at_s + now_s - self._heard_s)
@@ -202,9 +218,37 @@ class ProgressDisplay:
     def _show(self, now_s: float) -> None:
         """Show the state of the run. `now_s`: the present time on the clock of the journal."""
         if self._live is not None:
-            self._live.update(tables.live(self.state, self._job, now_s), refresh=True)
+            self._erase_if_narrower()
+            table = tables.live(
+                self.state,
+                self._job,
+                now_s,
+                columns=self._columns,
+                lines=self._console.height,
+                plain=self._bar == "|",
+            )
+            self._drawn = [
+                sum(segment.cell_length for segment in line)
+                for line in self._console.render_lines(table, pad=False)
+            ]
+            self._live.update(table, refresh=True)
         elif self.state.contributions and self.state.ended is None:
-            self._print(tables.headline(self.state, self._job, now_s))
+            headline = tables.headline(self.state, self._job, now_s)
+            self._print(str(Sentence(now_s, headline)))
+
+    def _erase_if_narrower(self) -> None:
+        """Erase the table if the terminal has become narrower since it was drawn. The terminal has then
+        broken its lines, and `Live`, which counts its own lines, would erase too few."""
+        before, self._columns = self._columns, self._console.width
+        if self._columns >= before or not self._drawn:
+            return
+        rows = sum(max(1, -(-width // self._columns)) for width in self._drawn)
+        erase = (ControlType.ERASE_IN_LINE, 2)
+        up, down = (ControlType.CURSOR_UP, 1), (ControlType.CURSOR_DOWN, 1)
+        self._console.control(
+            Control(ControlType.CARRIAGE_RETURN, erase, *((up, erase) * (rows - 1))),
+            Control(*((down,) * (len(self._drawn) - 1))),
+        )
 
     # -- printing ------------------------------------------------------------------------------
 
@@ -246,6 +290,7 @@ class ProgressDisplay:
 
     def _print_lines(self, text: str) -> None:
         if self._live is not None:
+            self._erase_if_narrower()
             self._console.print(_Lines(text), end="")
         else:
             self._console.file.write(text)

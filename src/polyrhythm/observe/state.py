@@ -130,6 +130,9 @@ class RunFacts:
     """The learning rate and momentum of the optimizer when the job began; None if unknown."""
     batch: int = 0
     """The number of points in a batch of the user; 0 if unknown."""
+    data_sets: dict[str, int] = field(default_factory=dict)
+    """The number of points in each data set: in that of the job, which has no name, or in that of
+    each worker."""
     slices: dict[int, int] = field(default_factory=dict)
     """Per server, the number of slices of which it is the primary."""
     servers: list[int] = field(default_factory=list)
@@ -211,6 +214,11 @@ class RunFacts:
         return self.worked_s - self.opened_s
 
     @property
+    def data_points(self) -> int:
+        """The number of points in all data sets of the job; 0 if unknown."""
+        return sum(self.data_sets.values())
+
+    @property
     def usage(self) -> float | None:
         """The mean resource usage of all rounds (PSP, Eq. 1); None without rounds."""
         return self._usage.value
@@ -238,6 +246,13 @@ class RunFacts:
         if self.opened_s is None:
             return 0
         return self.contributions + sum(worker.joins for worker in self.workers.values())
+
+    def trained_s(self, worker: ObservedWorker) -> float:
+        """The seconds from the first round of this worker until it left, or until now."""
+        began_s = max(worker.joined_s, self.opened_s or 0.0)
+        worked_s = self.worked_s or 0.0
+        ended_s = worked_s if worker.left_s is None else min(worker.left_s, worked_s)
+        return max(0.0, ended_s - began_s)
 
     @property
     def failed_workers(self) -> dict[str, str]:
@@ -367,6 +382,7 @@ class RunState(RunFacts):
 
     def _data(self, line: dict[str, Any]) -> None:
         self.batch = line.get("batch", 0)
+        self.data_sets[line.get("name", "")] = line.get("points", 0)
 
     def _left(self, line: dict[str, Any]) -> None:
         if line["reason"] != CUT_OFF:

@@ -13,6 +13,7 @@ A sentence of a run's story, with its time and the workers that it is about.
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, ClassVar
 
 from polyrhythm.core.lead.progress.learning import LearningState
@@ -265,7 +266,10 @@ class Teller:
         return [self._say(f"server s{line['server']} has left; another may take its place", ())]
 
     def _listening(self, line: dict[str, Any]) -> list[Sentence]:
-        return [self._say(f"others may join: {self.state.join_hint.text()}", ())]
+        said = self._say(f"others may join: {self.state.join_hint.text()}", ())
+        # a command that waits for workers of other machines has shown how they join
+        invited = self._job is not None and len(self._local) < self._job.workers
+        return [replace(said, shown=invited)]
 
     def _silent(self, line: dict[str, Any]) -> list[Sentence]:
         silent_s = line.get("silent_s")
@@ -466,7 +470,8 @@ class Teller:
     def _saved(self, line: dict[str, Any]) -> list[Sentence]:
         if not self.state.contributions:
             return []  # no model was trained
-        text = f"the model is saved in {line['path']}, after {duration(line['seconds'])}"
+        where = line["path"] if line.get("store") else Path(line["path"]).name
+        text = f"the model is saved, in {duration(line['seconds'])}: {where}"
         urgent = self.state.held is not None
         return [replace(self._say(text, None), urgent=urgent)]
 

@@ -6,7 +6,6 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
 
-from polyrhythm.core.devices import CPU
 from polyrhythm.core.kinds import EXACT, OFF
 from polyrhythm.core.link_kinds import find_link_kind
 from polyrhythm.core.metrics import OBJECTIVE
@@ -14,12 +13,13 @@ from polyrhythm.core.model import file_of, models_of
 from polyrhythm.core.sync.barrier.prediction import overall_usage
 from polyrhythm.core.values import name_order
 from polyrhythm.observe.learning import ended_in_words, learning_result
-from polyrhythm.observe.moves import last_move, moves_in_words
+from polyrhythm.observe.moves import last_move, losses_in_words, moves_in_words
 from polyrhythm.observe.output import LOGS
 from polyrhythm.observe.reasons import few, in_words, noticed_by
 from polyrhythm.observe.state import RunState, ServerLoss, fold
-from polyrhythm.observe.words import counted, listed, measure, percent, size
+from polyrhythm.observe.words import duration, grouped, listed, measure, percent, size
 from polyrhythm.observe.work import ObservedWorker
+from polyrhythm.observe.workers import Mark, WorkerRow, table, times_slower
 from polyrhythm.wire.messages import JobSpec
 
 _WIRE_SHARE = {"same": 1.0, "bf16": 0.5}
@@ -79,6 +79,7 @@ def result(state: RunState, job: JobSpec) -> dict[str, Any]:
         "lost_points": dict(state.lost_points),
         "held_versions": state.held_versions,
         "moves": moves_in_words(state),
+        "losses": losses_in_words(state),
         "arrival_spread_ms": arrival_spread_ms(state),
         "per_worker": {worker.name: _of_worker(worker, state) for worker in state.workers.values()},
         "folds": {f"s{server}": count for server, count in state.folds.items()},
@@ -120,7 +121,7 @@ def _of_worker(worker: ObservedWorker, state: RunState) -> dict[str, Any]:
     totals = worker.totals
     return {
         "device": worker.device or None,
-        "points_per_s": _per_s(totals.points, _trained_s(worker, state)),
+        "points_per_s": _per_s(totals.points, state.trained_s(worker)),
         "contributions": totals.contributions,
         "points": totals.points,
         "compute_s": totals.compute_s,
@@ -132,14 +133,6 @@ def _of_worker(worker: ObservedWorker, state: RunState) -> dict[str, Any]:
         "passes": worker.passes,
         "reported": dict(worker.reports),
     }
-
-
-def _trained_s(worker: ObservedWorker, state: RunState) -> float:
-    """The seconds from the first round of this worker until it left, or until now."""
-    began_s = max(worker.joined_s, state.opened_s or 0.0)
-    worked_s = state.worked_s or 0.0
-    ended_s = worked_s if worker.left_s is None else min(worker.left_s, worked_s)
-    return max(0.0, ended_s - began_s)
 
 
 def _time(state: RunState) -> dict[str, float]:
@@ -190,8 +183,10 @@ def summary_text(
     details: bool = False,
     failing: bool = False,
     said: Collection[str] = (),
+    columns: int = 80,
 ) -> str:
-    """The summary as text. It ends with the result of the job and the path of its model. `recorded`:
+    """The summary as text. It ends with the result of the job and the path of its model. `columns`:
+    the width of the terminal, into which the table of workers fits. `recorded`:
     whether the run has a journal. `details`: also say how the time of all workers was spent, where
     the journal is, and how to load the model. `failing`: an error says why the job failed.
     `said`: workers whose errors the user has seen already."""
@@ -201,18 +196,22 @@ def summary_text(
     # the processes of a job that did not end by itself have not reported their last rounds
     known = "" if result["ended"] else "at least "
     links = "" if result["link"] == "none" or not details else f" over {result['link']} links"
+    work = [
+        f"{grouped(result[what])} {what if result[what] != 1 else what[:-1]}"
+        for what in ("rounds", "contributions", "points")
+    ]
     rows = [
         f"{result['job']}: {ended}",
-        f"  {known}{counted(result['rounds'], 'round')},"
-        f" {counted(result['contributions'], 'contribution')},"
-        f" {counted(result['points'], 'point')} in {result['seconds']:.2f} s"
-        f" ({result['points_per_s']:.0f} points/s){links}",
+        f"  {known}{', '.join(work)} in {_seconds(result['seconds'])}"
+        f" ({grouped(result['points_per_s'])} points/s){links}",
     ]
     if details:
         rows += _detail_rows(result, run_dir if recorded else None)
     if details or any(worker["contributions"] for worker in result["per_worker"].values()):
-        rows += _worker_rows(result["per_worker"], details=details)
-    rows += [f"  {row}" for row in result.get("moves", ())]
+        rows += _worker_rows(result, columns, details=details)
+    moves = list(result.get("moves", ()))
+    rows += [f"  {row}" for row in (moves if details else moves[:1])]
+    rows += [f"  {row}" for row in result.get("losses", ())]
     rows += _failure_rows(result.get("worker_failures", {}), run_dir, said)
     rows += _loss_rows(result["servers_lost"], result["servers_left"])
     rows += [f"  not recorded: {line}" for line in result.get("unrecorded", ())]
@@ -221,12 +220,18 @@ def summary_text(
     if advice is not None:
         rows.append(f"  {advice}")
     if result["seconds_to_target"] is not None:
-        rows.append(f"  target met after {result['seconds_to_target']:.2f} s")
-    rows += [f"  {name} {measure(value)}" for name, value in result.get("metrics", {}).items()]
+        rows.append(f"  target met after {_seconds(result['seconds_to_target'])}")
+    values = [f"{name} {measure(value)}" for name, value in result.get("metrics", {}).items()]
     if result["objective"] is not None:
-        rows.append(f"  objective {result['objective']:.4f}")
+        values.insert(0, f"objective {result['objective']:.4f}")
+    if values:
+        rows.append(f"  {', '.join(values)}")
     rows += _model_rows(result, run_dir, details=details)
     return "\n".join(rows)
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:.2f} s" if seconds < 10 else duration(seconds)
 
 
 def _detail_rows(result: dict[str, Any], run_dir: Path | None) -> list[str]:
@@ -357,57 +362,41 @@ def _time_row(time: dict[str, float], overall: float, per_round: float | None) -
     )
 
 
-def _worker_rows(workers: dict[str, dict[str, Any]], *, details: bool) -> list[str]:
-    """The rows of the workers: of all with `details`, and otherwise of the slowest. They computed for
-    the largest share of their time, because the others waited for them."""
-    by_name = sorted(workers.items(), key=lambda each: name_order(each[0]))
-    row = _worker_row if details else _short_row
-    if details or len(workers) <= _MOST_ROWS:
-        return [row(*each) for each in by_name]
-    by_share = sorted(by_name, key=lambda each: _share(each[1]), reverse=True)
-    shown, others = by_share[: _MOST_ROWS - 1], by_share[_MOST_ROWS - 1 :]
-    return [row(*each) for each in shown] + [
-        f"  and {len(others)} others: computing {percent(_share(others[-1][1]))} to"
-        f" {percent(_share(others[0][1]))} (--verbose shows them all)"
-    ]
+def _worker_rows(result: dict[str, Any], columns: int, *, details: bool) -> list[str]:
+    """The table of workers: of all with `details`, and otherwise of those that need attention and of
+    the slowest."""
+    workers: dict[str, dict[str, Any]] = result["per_worker"]
+    work = {name: (each["points"], each["compute_s"]) for name, each in workers.items()}
+    slow, failed = times_slower(work), result.get("worker_failures", {})
+    names = sorted(workers, key=name_order)
+    rows = [_row(name, workers[name], slow.get(name), name in failed) for name in names]
+    drawn = table(rows, columns - 2, None if details else _MOST_ROWS)
+    more = "" if details or len(rows) <= _MOST_ROWS else " (all: --verbose)"
+    return [*(f"  {line}" for line, _ in drawn[:-1]), f"  {drawn[-1][0]}{more}"]
 
 
-def _share(worker: dict[str, Any]) -> float:
-    """The share of a worker's time that was computing."""
-    whole = float(worker["compute_s"] + worker["wait_s"] + worker["transfer_s"])
-    return worker["compute_s"] / whole if whole else 0.0
-
-
-def _short_row(name: str, worker: dict[str, Any]) -> str:
-    """How fast a worker was, how it spent its time, and what is unusual about it."""
-    device = worker.get("device")
-    on = f"{device}, " if device and device != CPU else ""
-    passes = worker.get("passes")
-    passed = "" if passes is None else f" {passes:.1f} passes,"
-    points_per_s = f"{worker.get('points_per_s', 0.0):.0f} points/s,"
-    return f"  {name}: {on}{points_per_s}{passed} {_times(worker)}{_left_out(worker)}"
-
-
-def _worker_row(name: str, worker: dict[str, Any]) -> str:
-    device = f"{worker['device']}, " if worker.get("device") else ""
-    passes = worker.get("passes")
-    passed = "" if passes is None else f" {passes:.1f} passes,"
-    return (
-        f"  {name}: {device}{worker.get('points_per_s', 0.0):.0f} points/s,"
-        f" {counted(worker['contributions'], 'contribution')}{_left_out(worker)},{passed}"
-        f" {_times(worker)}"
+def _row(name: str, worker: dict[str, Any], slower: float | None, failed: bool) -> WorkerRow:
+    slow = [] if slower is None else [f"{slower:.1f}x slower"]
+    notes = [*(["failed"] if failed else slow), *_left_out(worker)]
+    times = worker["compute_s"], worker["wait_s"], worker["transfer_s"]
+    whole = sum(times)
+    computing, waiting, transferring = (each / whole if whole else 0.0 for each in times)
+    return WorkerRow(
+        name=name,
+        contributions=worker["contributions"],
+        points_per_s=worker.get("points_per_s", 0.0),
+        shares=(computing, waiting, transferring) if whole else None,
+        device=worker.get("device") or "",
+        passes=worker.get("passes"),
+        note=", ".join(notes),
+        mark=Mark.GONE if failed else Mark.SLOW if notes else None,
     )
 
 
-def _times(worker: dict[str, Any]) -> str:
-    parts = [worker["compute_s"], worker["wait_s"], worker["transfer_s"]]
-    whole = sum(parts)
-    computing, waiting, transferring = (percent(part / whole) if whole else "-" for part in parts)
-    return f"computing {computing}, waiting {waiting}, transferring {transferring}"
-
-
-def _left_out(worker: dict[str, Any]) -> str:
-    text = f", {worker['skipped']} left out (not finite)" if worker.get("skipped") else ""
+def _left_out(worker: dict[str, Any]) -> list[str]:
+    notes = []
+    if worker.get("skipped"):
+        notes.append(f"{worker['skipped']} left out (not finite)")
     if worker.get("without_step"):
-        text += f", {worker['without_step']} left out (no step was made)"
-    return text
+        notes.append(f"{worker['without_step']} left out (no step was made)")
+    return notes

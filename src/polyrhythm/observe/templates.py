@@ -32,7 +32,7 @@ SENTENCES = {
     # sentences about what the lead waits for
     "seeding": "waiting for {workers} to send the initial parameters",
     "no-workers": "no worker is in the job: it waits for others to join",
-    "gathering": "waiting for {absent:more worker} before round 1 opens",
+    "gathering": "waiting for {absent:more worker} to join and to attach a model",
     "waiting": "the round waits for the other workers",
     "round": "round {round} waits for {missing}",
     "folding": "the servers fold round {round}",

@@ -7,12 +7,18 @@ from typing import Any
 from polyrhythm.core.names import server_name, server_number
 from polyrhythm.core.seat import FIRST_SEAT
 from polyrhythm.observe.advice import COMPARE, accepts, less_waiting, local_steps, straggler
-from polyrhythm.observe.learning import learning_advice, learning_in_words, needs_help
+from polyrhythm.observe.learning import (
+    learning_advice,
+    learning_in_words,
+    learning_remedies,
+    needs_help,
+)
 from polyrhythm.observe.reasons import in_words
 from polyrhythm.observe.state import RunState, WaitingState
 from polyrhythm.observe.watch import Suspect
 from polyrhythm.observe.words import counted, duration, either, listed, percent
 from polyrhythm.observe.work import ObservedWorker
+from polyrhythm.observe.workers import slow_in_words, slow_workers
 from polyrhythm.wire.messages import JobSpec
 from polyrhythm.wire.messages.reasons import Reason
 
@@ -119,13 +125,20 @@ class Explanation:
     """Workers that were evicted because they were silent, since when, and what follows."""
     given_up: tuple[str, ...] = ()
     """Processes that are not started again, and why."""
+    failed: tuple[str, ...] = ()
+    """After the end of a run: the workers that failed, and why."""
+    slow: str | None = None
+    """The worker that computes more slowly than the others."""
     lately: str | None = None
     """The worker for which the others have waited in the last seconds, and the share of this time
     that they waited."""
     learning: str | None = None
     """What is wrong with the learning, if anything is."""
     advice: str | None = None
-    """What to try if something is wrong with the learning."""
+    """What to try first if something is wrong with the learning, and after the end of a run whatever
+    would help."""
+    alternatives: tuple[str, ...] = ()
+    """What else to try if something is wrong with the learning."""
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -135,6 +148,7 @@ def explain(state: RunState, now_s: float | None = None, job: JobSpec | None = N
     """What a run that has not ended waits for. `now_s`: the present time on the clock of the
     journal."""
     explanation = _with_straggler(_explain(state, now_s, job), state, job)
+    explanation = replace(explanation, slow=slow_in_words(slow_workers(state)))
     explanation = _with_cut_off(explanation, state, now_s)
     if state.members:
         explanation = replace(explanation, evicted=_evicted(state, now_s))
@@ -176,8 +190,12 @@ def with_learning(explanation: Explanation, state: RunState, job: JobSpec | None
     """The same explanation with a remark if the run does not learn."""
     if not needs_help(state.finding):
         return explanation
-    advice = learning_advice(state, job)
-    return replace(explanation, learning=learning_in_words(state), advice=advice)
+    return replace(
+        explanation,
+        learning=learning_in_words(state),
+        advice=learning_advice(state, job),
+        alternatives=tuple(learning_remedies(state, job)[1:]),
+    )
 
 
 def with_given_up(explanation: Explanation, state: RunState) -> Explanation:
@@ -318,11 +336,16 @@ def _options(code: str, timed: bool, job: JobSpec | None) -> tuple[str, ...]:
     if code == "round":
         timer = "wait for the timer, or next time set it" if timed else "next time set a timer"
         timers = (f"{timer}: --timer 30s",) if accepts(job, timer="30s") else ()
-        return (*timers, f"let the others wait less: try {less_waiting(job)}, {COMPARE}")
+        return (
+            *timers,
+            f"let the others wait less: try {either(less_waiting(job))}, and {COMPARE}",
+        )
     if code in ("stale", "restarting"):
-        return (f"let fast workers run further ahead: try {less_waiting(job)}, {COMPARE}",)
+        tries = either(less_waiting(job))
+        return (f"let fast workers run further ahead: try {tries}, and {COMPARE}",)
     if code == "window":
-        return (f"the servers are too slow: use {either(['more --servers', *local_steps(job)])}",)
+        fewer = [steps] if (steps := local_steps(job)) is not None else []
+        return (f"the servers are too slow: use {either(['more --servers', *fewer])}",)
     return ()
 
 
@@ -378,6 +401,9 @@ def in_sentences(explanation: Explanation) -> list[str]:
             )
     if explanation.rule is not None:
         said.append(f"rule: {explanation.rule}")
+    said += [f"failed: {text}" for text in explanation.failed]
+    if explanation.slow is not None:
+        said.append(f"slow: {explanation.slow}")
     if explanation.lately is not None:
         said.append(f"lately: {explanation.lately}")
     said += [f"cut off: {text}" for text in explanation.cut_off]
@@ -390,4 +416,5 @@ def in_sentences(explanation: Explanation) -> list[str]:
         said.append(f"learning: {explanation.learning}")
     if explanation.advice is not None:
         said.append(f"you can: {explanation.advice}")
+    said += [f"or try: {remedy}" for remedy in explanation.alternatives]
     return said

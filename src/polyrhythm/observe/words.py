@@ -5,7 +5,6 @@ Breaks long lines of text for a terminal between words.
 
 import os
 import re
-import textwrap
 from collections.abc import Iterable
 from typing import IO
 
@@ -32,8 +31,23 @@ def duration(seconds: float) -> str:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
     if minutes < 60:
-        return f"{minutes} min {rest} s"
+        return f"{minutes} min {rest} s" if rest else f"{minutes} min"
     return f"{minutes // 60} h {minutes % 60} min"
+
+
+def rough(seconds: float) -> str:
+    """A duration without false precision, for estimates and for times that change while they are
+    read: `3 s`, `2 min 5 s`, `25 min`, `3 h 20 min`."""
+    if seconds < 59.5:
+        return f"{seconds:.0f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s" if minutes < 10 else duration(60 * round(seconds / 60))
+
+
+def grouped(count: float) -> str:
+    """A number of things, with commas between thousands. Below ten, it has a digit after the
+    point, unless it is whole."""
+    return f"{count:.1f}" if count < 10 and count != round(count) else f"{count:,.0f}"
 
 
 def size(nbytes: float) -> str:
@@ -86,16 +100,30 @@ def wrapped(text: str, width: int | None) -> str:
     return "\n".join(lines) + found + traceback
 
 
+_NO_BREAK = "\u00a0"
+_BOUND = re.compile(r"(?<=\d) (?=[^\W\d])|(?<=\bmin) (?=\d)|(?<=\bh) (?=\d)")
+"""The spaces at which no line is broken: those between a number and its unit or noun."""
+
+
 def _wrap(line: str, width: int) -> list[str]:
-    if len(line) <= width:
+    if _cells(line) <= width:
         return [line]
     time = _TIME.match(line)
     indent = time.end() if time else len(line) - len(line.lstrip()) + 2
-    return textwrap.wrap(
-        line,
-        width,
-        subsequent_indent=" " * indent,
-        replace_whitespace=False,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
+    first, *words = _BOUND.sub(_NO_BREAK, line.rstrip()).lstrip().split(" ")
+    rows = [" " * (len(line) - len(line.lstrip())) + first]
+    for word in words:
+        if _cells(rows[-1]) + 1 + _cells(word) <= width:
+            rows[-1] += f" {word}"
+        elif word:
+            rows.append(" " * indent + word)
+    return [row.replace(_NO_BREAK, " ") for row in rows]
+
+
+def _cells(text: str) -> int:
+    """The number of columns that the text fills in a terminal."""
+    if text.isascii():
+        return len(text)
+    from rich.cells import cell_len
+
+    return cell_len(text)

@@ -1,0 +1,246 @@
+"""The table of workers in the live display, in `status` and in the summary: how fast each worker is,
+how it spends its time, and what is unusual about it."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from statistics import median
+from typing import TypeVar
+
+from polyrhythm.core.devices import CPU
+from polyrhythm.core.values import name_order, shown
+from polyrhythm.observe.columns import aligned, cut, width
+from polyrhythm.observe.reasons import CUT_OFF, LINK_ENDED
+from polyrhythm.observe.state import RunState
+from polyrhythm.observe.words import counted, grouped, listed, percent
+from polyrhythm.observe.work import ObservedWorker
+from polyrhythm.wire.messages.reasons import (
+    DONE,
+    FAILED,
+    HUNG,
+    NOT_FINITE,
+    STREAM_ENDED,
+    UNATTACHED,
+)
+
+SLOWER = 1.5
+"""A worker is slow if the median of the others computes a point in this fraction of its time, or
+less."""
+_ENDS = {
+    LINK_ENDED: "died",
+    CUT_OFF: "excluded",
+    "silent-for": "evicted",
+    **dict.fromkeys((FAILED, HUNG, NOT_FINITE, UNATTACHED), "failed"),
+}
+"""For some codes of a reason, what happened to the worker; it has left for all others."""
+_NAME_CELLS = 24
+_SHORT_NAME_CELLS = 11
+_NOTE_CELLS = 40
+_TIMES = {"computing": "comp.", "waiting": "wait", "transferring": "link"}
+"""What a worker's time is spent on, with the short titles of these columns."""
+_TITLES = "titles"
+_DROPPED = (
+    *("contributions", _TITLES, "device", "passes", "clock"),
+    *("transferring", "waiting", "computing", "note"),
+)
+"""The columns that are left out one after the other until a table fits. `titles`: titles and names
+become shorter."""
+
+
+class Mark(Enum):
+    """Why a row is shown in a colour."""
+
+    SLOW = "yellow"
+    GONE = "red"
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerRow:
+    name: str
+    contributions: int
+    points_per_s: float | None
+    """None: the worker is not in the job."""
+    shares: tuple[float, float, float] | None
+    """The shares of its time spent on computing, waiting and transferring; None if unknown."""
+    device: str = ""
+    clock: int | None = None
+    passes: float | None = None
+    note: str = ""
+    mark: Mark | None = None
+
+
+def times_slower(work: Mapping[str, tuple[float, float]]) -> dict[str, float]:
+    """How many times slower than the median of the others each slow worker computes. `work`: the
+    points that each worker visited, and the seconds that it computed."""
+    per_point = {name: seconds / points for name, (points, seconds) in work.items() if points}
+    slow = {}
+    for name, seconds in per_point.items():
+        others = [other for each, other in per_point.items() if each != name]
+        if others and (usual := median(others)) and seconds >= SLOWER * usual:
+            slow[name] = seconds / usual
+    return slow
+
+
+def slow_workers(state: RunState) -> dict[str, float]:
+    """How many times slower than the others each slow worker of the last seconds computes."""
+    recent = {worker.name: worker.recent for worker in state.present}
+    return times_slower({name: (each.points, each.compute_s) for name, each in recent.items()})
+
+
+def slow_in_words(slow: Mapping[str, float]) -> str | None:
+    """The slowest worker, and how many others are slow. None if no worker is slow."""
+    if not slow:
+        return None
+    slowest, *more = sorted(slow, key=lambda name: -slow[name])
+    text = f"{slowest} is {slow[slowest]:.1f}x slower than the others"
+    return (
+        text
+        if not more
+        else f"{text}, and {len(more)} more {'is' if len(more) == 1 else 'are'} slow"
+    )
+
+
+def worker_rows(state: RunState) -> list[WorkerRow]:
+    """The rows of all workers, except those that have left after their work was done. Speeds and
+    shares of time are those of the last seconds, and after the end of a run those of all of it."""
+    slow = slow_workers(state)
+    ended = state.ended is not None
+    workers = [each for each in state.workers.values() if ended or not _is_done(each)]
+    workers.sort(key=lambda each: name_order(each.name))
+    return [_row(worker, state, slow.get(worker.name)) for worker in workers]
+
+
+def _is_done(worker: ObservedWorker) -> bool:
+    return worker.left is not None and worker.left.code in (DONE.code, STREAM_ENDED.code)
+
+
+def _row(worker: ObservedWorker, state: RunState, slower: float | None) -> WorkerRow:
+    mark = None
+    notes = []
+    if worker.left is not None and not _is_done(worker):
+        notes.append(f"{_ENDS.get(worker.left.code, 'left')} at {worker.left_s or 0.0:.1f} s")
+        mark = Mark.GONE
+    elif servers := state.cut_off_from(worker.worker):
+        notes.append(f"cut off from {listed(servers)}")
+        mark = Mark.GONE
+    elif slower is not None:
+        notes.append(f"{slower:.1f}x slower")
+        mark = Mark.SLOW
+    elif worker.present and worker.no_points:
+        notes.append("no points to visit")
+    here = worker.present
+    points_per_s = worker.points_per_s if here else None
+    if state.ended is not None:
+        seconds = state.trained_s(worker)
+        points_per_s = worker.totals.points / seconds if seconds else 0.0
+    return WorkerRow(
+        name=worker.name,
+        contributions=worker.totals.contributions,
+        points_per_s=points_per_s,
+        shares=(worker.recent.shares if here else None) or worker.totals.shares,
+        device=worker.device,
+        clock=worker.clock,
+        passes=worker.passes,
+        note=", ".join(notes),
+        mark=mark,
+    )
+
+
+def table(
+    rows: Sequence[WorkerRow], columns: int, most: int | None = None
+) -> list[tuple[str, Mark | None]]:
+    """The lines of the table, with the mark of each, in at most `columns` columns of the terminal. What
+    does not fit is left out (`_DROPPED`). `most`: the most rows. Of more workers, those that need
+    attention are shown, and then those for which the others wait."""
+    chosen, others = _chosen(rows, most)
+    dropped: set[str] = set()
+    for name in ("", *_DROPPED):
+        dropped.add(name)
+        every = _columns(chosen, rows, short=_TITLES in dropped)
+        kept = [each for each in every if each.name not in dropped]
+        if width(_cells(kept)) <= columns:
+            break
+    lines = aligned(_cells(kept), [each.right for each in kept])
+    marks = [None, *(row.mark for row in chosen)]
+    drawn = [*zip(lines, marks, strict=True), *((line, None) for line in _others(others))]
+    return [(cut(line, columns), mark) for line, mark in drawn]
+
+
+def _chosen(rows: Sequence[WorkerRow], most: int | None) -> tuple[list[WorkerRow], list[WorkerRow]]:
+    if most is None or len(rows) <= most:
+        return list(rows), []
+    ranked = sorted(range(len(rows)), key=lambda at: _urgency(rows[at]), reverse=True)
+    first = sorted(ranked[: max(1, most - 1)])
+    others = sorted(set(range(len(rows))) - set(first))
+    return [rows[at] for at in first], [rows[at] for at in others]
+
+
+def _urgency(row: WorkerRow) -> tuple[bool, float]:
+    """Rows with a mark come first, and then the workers that compute for the largest share of their
+    time: the others wait for them."""
+    return row.mark is not None, row.shares[0] if row.shares else 0.0
+
+
+def _others(rows: Sequence[WorkerRow]) -> list[str]:
+    if not rows:
+        return []
+    text = f"and {counted(len(rows), 'other')}"
+    parts = []
+    if speeds := [row.points_per_s for row in rows if row.points_per_s is not None]:
+        parts.append(f"{_range(grouped(min(speeds)), grouped(max(speeds)))} points/s")
+    if shares := [row.shares[0] for row in rows if row.shares]:
+        parts.append(f"computing {_range(percent(min(shares)), percent(max(shares)))}")
+    return [f"{text}: {', '.join(parts)}" if parts else text]
+
+
+def _range(low: str, high: str) -> str:
+    return low if low == high else f"{low} to {high}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    name: str
+    title: str
+    cells: list[str]
+    right: bool = True
+    """Whether its cells are aligned at their right end."""
+
+
+def _columns(
+    rows: Sequence[WorkerRow], all_rows: Sequence[WorkerRow], *, short: bool
+) -> list[_Column]:
+    """The columns of these rows. Those that say nothing about any row of the table are left out."""
+    longest = _SHORT_NAME_CELLS if short else _NAME_CELLS
+    names = [cut(shown(row.name), longest) for row in rows]
+    columns = [_Column("worker", "worker", names, right=False)]
+    if any(row.device not in ("", CPU) for row in all_rows):
+        devices = [row.device or "-" for row in rows]
+        columns.append(_Column("device", "device", devices, right=False))
+    if any(row.clock is not None for row in all_rows):
+        clocks = [_or_dash(row.clock, grouped) for row in rows]
+        columns.append(_Column("clock", "clock", clocks))
+    speeds = [_or_dash(row.points_per_s, grouped) for row in rows]
+    columns.append(_Column("points/s", "points/s", speeds))
+    for place, (name, title) in enumerate(_TIMES.items()):
+        shares = [None if row.shares is None else row.shares[place] for row in rows]
+        cells = [_or_dash(share, percent) for share in shares]
+        columns.append(_Column(name, title if short else name, cells))
+    counts = [grouped(row.contributions) for row in rows]
+    columns.append(_Column("contributions", "contributions", counts))
+    if any(row.passes is not None for row in all_rows):
+        passes = [_or_dash(row.passes, lambda value: f"{value:.1f}") for row in rows]
+        columns.append(_Column("passes", "passes", passes))
+    notes = [cut(row.note, _NOTE_CELLS) for row in rows]
+    return [*columns, _Column("note", "", notes, right=False)]
+
+
+def _cells(columns: Sequence[_Column]) -> list[list[str]]:
+    by_row = zip(*(column.cells for column in columns), strict=True)
+    return [[column.title for column in columns], *map(list, by_row)]
+
+
+_T = TypeVar("_T")
+
+
+def _or_dash(value: _T | None, in_words: Callable[[_T], str]) -> str:
+    return "-" if value is None else in_words(value)
