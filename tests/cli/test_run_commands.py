@@ -92,7 +92,7 @@ def test_why_of_an_ended_run_names_the_workers_that_failed(call: Call, write_run
     detail = "ValueError: bad\nTraceback"
     failed = {"at_s": 5.0, "what": "left", "worker": 1, "name": "worker-1", "reason": "failed"}
     write_run("over", [*LINES, {**failed, "fields": {"detail": detail}}, ENDED])
-    assert "failed: worker-1: ValueError: bad\n" in call("why").stdout
+    assert "gone: worker-1: ValueError: bad\n" in call("why").stdout
 
 
 def test_a_killed_run_is_reported_as_killed(call: Call, write_run: Write) -> None:

@@ -86,8 +86,8 @@ def test_workers_share_devices_and_keep_them_when_they_are_started_again(
     assert "worker-0 and worker-2 share cuda:0: there are more workers than devices" in said
     for worker, (device, *_) in first.items():
         assert f"{worker} computes on {device}" in said
-        assert [line for line in shown.splitlines() if line.startswith(f"{worker} {device} ")]
-        assert f"  {worker}: {device}, " in summary and " points/s, " in summary
+        assert [row for row in shown.splitlines() if row.split()[:2] == [worker, device]]
+        assert f"  {worker}  {device} " in summary and "points/s" in summary
     assert "device" in shown and "points/s" in shown
     devices = {member["name"]: [member["device"]] for member in told["members"]}
     assert devices == first, "whatever the order in which they have joined"

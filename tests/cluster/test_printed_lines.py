@@ -191,7 +191,7 @@ def test_lines_appear_below_the_cell_of_a_notebook(tmp_path: Path) -> None:
     assert "the job reached its goal: 5 rounds" in done.stdout
 
 
-TABLE = re.compile(r"^worker +sent +per s", re.MULTILINE)
+TABLE = re.compile(r"^worker +points/s", re.MULTILINE)
 
 
 def test_lines_and_the_live_table_share_a_terminal(tmp_path: Path) -> None:
@@ -202,7 +202,7 @@ def test_lines_and_the_live_table_share_a_terminal(tmp_path: Path) -> None:
             lambda: TABLE.search(terminal.screen.text) and "steps|###" in terminal.screen.text,
             "the table and a progress bar",
         )
-        for columns in (60, 120, 80):
+        for columns in (60, 40, 120, 80):
             terminal.resize(columns)
             for _ in range(3):
                 terminal.wait_for_text("points/s")  # wait until the live table is drawn again

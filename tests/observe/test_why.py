@@ -172,6 +172,19 @@ def test_a_worker_that_was_evicted_is_named_while_the_others_go_on() -> None:
     assert again.evicted == ()
 
 
+def test_a_worker_that_died_is_named_while_the_others_go_on() -> None:
+    way = line(0.0, "listening", host="127.0.0.1", port=7000)
+    died = line(5.0, "left", worker=1, name="worker-1", reason="link-ended", fields={"detail": "x"})
+    done = line(6.0, "left", worker=2, name="worker-2", reason="done", fields={})
+    lines = [way, *opened(0, 1, 2), rounds(2.0, 1), died, done, rounds(6.5, 2)]
+    said = in_sentences(explain(fold(lines), now_s=7.0))
+    assert said == [
+        "nothing is being waited for: round 2, 1 worker at work",
+        "gone: worker-1 died at 5.0 s: its link ended",
+        "you can: start another worker in its place: polyrhythm worker --connect 127.0.0.1:7000",
+    ]
+
+
 def test_when_every_worker_is_evicted_the_silent_ones_are_named() -> None:
     evicted = [
         line(at_s, "evicted", worker=worker, name=f"worker-{worker}", silent_s=silent_s, limit_s=2)

@@ -181,8 +181,8 @@ def explanation_of(run: Run) -> Explanation:
         return explain(run.state, run.now_s, run.job)
     ended = with_given_up(Explanation(f"{run.word}: {run.reason}"), run.state)
     advice = None if run.job is None else advise(run.state, run.job)
-    failed = tuple(f"{name}: {how.partition(chr(10))[0]}" for name, how in run.failures.items())
-    return with_learning(replace(ended, advice=advice, failed=failed), run.state, run.job)
+    gone = tuple(f"{name}: {how.partition(chr(10))[0]}" for name, how in run.failures.items())
+    return with_learning(replace(ended, advice=advice, gone=gone), run.state, run.job)
 
 
 def _worker_number(state: RunState, worker: str) -> int:

@@ -115,7 +115,7 @@ _ROUTINE_EVERY_S = 10.0
 _LONG_WAIT_S = 3.0
 _FEW = 8
 _MOST_SHOWN = 10
-"""The most workers of which the display of progress says that they joined, or are done."""
+"""The most workers of which the display of progress says that they joined."""
 _VERBS = {LINK_ENDED: "died", CUT_OFF: "is excluded"}
 """For some codes of a reason, what happened to the worker; it has left for all others."""
 _ABOUT_THE_JOB = ("goal", "goal-not-finite")
@@ -302,8 +302,7 @@ class Teller:
             # the story has already told this worker's end, because of an earlier line
             return []
         if reason.code == DONE.code:
-            said = self._say(f"{name} is done", {line["worker"]})
-            return [replace(said, routine=self._of_many())]
+            return [replace(self._say(f"{name} is done", {line["worker"]}), routine=True)]
         else:
             verb = _VERBS.get(reason.code, "left")
             why = parting(reason, self.state.name_of)

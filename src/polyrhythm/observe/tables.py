@@ -23,14 +23,19 @@ from polyrhythm.observe.learning import (
     shape_of,
 )
 from polyrhythm.observe.moves import passes_in_words
-from polyrhythm.observe.reasons import in_words, noticed_by, parting
+from polyrhythm.observe.reasons import in_words, noticed_by
 from polyrhythm.observe.runs import Run
 from polyrhythm.observe.state import RunState, ServerLoss
 from polyrhythm.observe.summary import is_trained
 from polyrhythm.observe.words import counted, grouped, listed, measure, rough, wrapped
-from polyrhythm.observe.workers import slow_in_words, slow_workers, table, worker_rows
+from polyrhythm.observe.workers import (
+    gone_in_words,
+    slow_in_words,
+    slow_workers,
+    table,
+    worker_rows,
+)
 from polyrhythm.wire.messages import JobSpec
-from polyrhythm.wire.messages.reasons import DONE, STREAM_ENDED
 
 MOST_COLUMNS = 100
 """The live table is never wider than this."""
@@ -233,7 +238,7 @@ def _details(run: Run, *, running: bool) -> list[str]:
     if left_out := [w for w in state.workers.values() if w.totals.without_step]:
         counts_ = listed(f"{worker.totals.without_step} of {worker.name}" for worker in left_out)
         rows.append(f"left out because no step was made: {counts_}")
-    rows += _gone(state)
+    rows += gone_in_words(state)
     if state.silent:
         rows.append(f"silent: {listed(f's{server}' for server in state.silent)}")
     rows += [_failover(failover) for failover in state.failovers]
@@ -277,15 +282,6 @@ def _models(run: Run, *, running: bool, trained: bool) -> list[str]:
     if state.not_saved is not None:
         rows.append(f"the model is not saved: {in_words(state.not_saved)}")
     return rows
-
-
-def _gone(state: RunState) -> list[str]:
-    """A line for each worker that has left the job before its work was done: when, and why."""
-    return [
-        f"{worker.name} left at {worker.left_s or 0.0:.1f} s: {parting(worker.left, state.name_of)}"
-        for worker in state.workers.values()
-        if worker.left is not None and worker.left.code not in (DONE.code, STREAM_ENDED.code)
-    ]
 
 
 def _failover(failover: ServerLoss) -> str:

@@ -18,7 +18,7 @@ from polyrhythm.observe.state import RunState, WaitingState
 from polyrhythm.observe.watch import Suspect
 from polyrhythm.observe.words import counted, duration, either, listed, percent
 from polyrhythm.observe.work import ObservedWorker
-from polyrhythm.observe.workers import slow_in_words, slow_workers
+from polyrhythm.observe.workers import gone_in_words, slow_in_words, slow_workers
 from polyrhythm.wire.messages import JobSpec
 from polyrhythm.wire.messages.reasons import Reason
 
@@ -125,8 +125,8 @@ class Explanation:
     """Workers that were evicted because they were silent, since when, and what follows."""
     given_up: tuple[str, ...] = ()
     """Processes that are not started again, and why."""
-    failed: tuple[str, ...] = ()
-    """After the end of a run: the workers that failed, and why."""
+    gone: tuple[str, ...] = ()
+    """The workers that failed, died or left before their work was done, and why."""
     slow: str | None = None
     """The worker that computes more slowly than the others."""
     lately: str | None = None
@@ -152,7 +152,18 @@ def explain(state: RunState, now_s: float | None = None, job: JobSpec | None = N
     explanation = _with_cut_off(explanation, state, now_s)
     if state.members:
         explanation = replace(explanation, evicted=_evicted(state, now_s))
+        explanation = _with_gone(explanation, state)
     return with_learning(with_given_up(explanation, state), state, job)
+
+
+def _with_gone(explanation: Explanation, state: RunState) -> Explanation:
+    """The same explanation with the workers that are gone for good, and how to replace them."""
+    silent = {worker.name for worker in _silent_workers(state)}
+    gone = [line for line in gone_in_words(state) if line.partition(" ")[0] not in silent]
+    if not gone:
+        return explanation
+    again = f"start another worker in its place: {state.join_hint.text()}"
+    return replace(explanation, gone=tuple(gone), remedies=(*explanation.remedies, again))
 
 
 def _with_cut_off(explanation: Explanation, state: RunState, now_s: float | None) -> Explanation:
@@ -401,7 +412,7 @@ def in_sentences(explanation: Explanation) -> list[str]:
             )
     if explanation.rule is not None:
         said.append(f"rule: {explanation.rule}")
-    said += [f"failed: {text}" for text in explanation.failed]
+    said += [f"gone: {text}" for text in explanation.gone]
     if explanation.slow is not None:
         said.append(f"slow: {explanation.slow}")
     if explanation.lately is not None:

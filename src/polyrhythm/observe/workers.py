@@ -10,7 +10,7 @@ from typing import TypeVar
 from polyrhythm.core.devices import CPU
 from polyrhythm.core.values import name_order, shown
 from polyrhythm.observe.columns import aligned, cut, width
-from polyrhythm.observe.reasons import CUT_OFF, LINK_ENDED
+from polyrhythm.observe.reasons import CUT_OFF, LINK_ENDED, parting
 from polyrhythm.observe.state import RunState
 from polyrhythm.observe.words import counted, grouped, listed, percent
 from polyrhythm.observe.work import ObservedWorker
@@ -21,6 +21,7 @@ from polyrhythm.wire.messages.reasons import (
     NOT_FINITE,
     STREAM_ENDED,
     UNATTACHED,
+    Reason,
 )
 
 SLOWER = 1.5
@@ -110,6 +111,20 @@ def worker_rows(state: RunState) -> list[WorkerRow]:
     return [_row(worker, state, slow.get(worker.name)) for worker in workers]
 
 
+def gone_in_words(state: RunState) -> list[str]:
+    """A line for each worker that has left the job before its work was done: when, and why."""
+    return [
+        f"{worker.name} {_end(worker.left)} at {worker.left_s or 0.0:.1f} s:"
+        f" {parting(worker.left, state.name_of)}"
+        for worker in state.workers.values()
+        if worker.left is not None and not _is_done(worker)
+    ]
+
+
+def _end(reason: Reason) -> str:
+    return _ENDS.get(reason.code, "left")
+
+
 def _is_done(worker: ObservedWorker) -> bool:
     return worker.left is not None and worker.left.code in (DONE.code, STREAM_ENDED.code)
 
@@ -118,7 +133,7 @@ def _row(worker: ObservedWorker, state: RunState, slower: float | None) -> Worke
     mark = None
     notes = []
     if worker.left is not None and not _is_done(worker):
-        notes.append(f"{_ENDS.get(worker.left.code, 'left')} at {worker.left_s or 0.0:.1f} s")
+        notes.append(f"{_end(worker.left)} at {worker.left_s or 0.0:.1f} s")
         mark = Mark.GONE
     elif servers := state.cut_off_from(worker.worker):
         notes.append(f"cut off from {listed(servers)}")
