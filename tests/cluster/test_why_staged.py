@@ -141,7 +141,7 @@ def test_why_names_the_number_of_workers_missing_at_the_start(
     flags = ("--workers", 2, "--local-workers", 1, "--start-timeout", 100)
     with Command(long_job, *ONE_SERVER, *flags, cwd=tmp_path) as command:
         said = why(command, lambda said: said.what.startswith("waiting for 1 more"))
-        assert said.what == "waiting for 1 more worker before round 1 opens"
+        assert said.what == "waiting for 1 more worker to join and to attach a model"
         assert said.rule == RULES["gathering"] and bound_s(said) == pytest.approx(100.0)
         assert f"polyrhythm worker --connect {command.address()}" in said.remedies[0]
 
