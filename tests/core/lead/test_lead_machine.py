@@ -170,7 +170,7 @@ def test_round_1_opens_with_the_last_worker() -> None:
     stage.attach(0)
     stage.from_servers(m.Placed)
     stage.from_servers(m.Seeded)
-    assert stage.why == "waiting for 1 more worker before round 1 opens"
+    assert stage.why == "waiting for 1 more worker to join and to attach a model"
     stage.hello("bert")
     (fold,) = sent(stage.attach(1), m.Fold)
     assert fold.round == 0
@@ -671,7 +671,7 @@ def test_a_report_has_the_round_of_its_version(sync: str, resumed: int, noted: i
 
 def test_why_names_the_reason_in_every_phase() -> None:
     stage = Stage(workers=2, servers=1)
-    assert stage.why == "waiting for 2 more workers before round 1 opens"
+    assert stage.why == "waiting for 2 more workers to join and to attach a model"
     stage.hello("anna")
     stage.hello("bert")
     stage.attach(0)
