@@ -176,7 +176,7 @@ def test_status_and_why_warn_of_a_run_that_does_not_learn(call: Call, write_run:
     text = call("why").stdout
     assert f"learning: {said}" in text
     assert "you can: try a lower rate: the objective was 0.4 in pass 2, before it rose" in text
-    assert "or try: a bound on staleness (--sync ssp:4)" in text
+    assert "or: try a bound on staleness (--sync ssp:4)" in text
     explained = json.loads(call("why", "--json").stdout)
     assert (explained["learning"], explained["advice"] is None) == (said, False)
     assert json.loads(call("status", "--json").stdout)["learning"]["state"] == "rising"

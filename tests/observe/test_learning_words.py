@@ -254,7 +254,7 @@ def test_why_tells_of_learning_beside_of_waiting() -> None:
     assert said[0].startswith("nothing is being waited for")
     assert said[1] == "learning: the objective rises: 2.1 in pass 5, 0.4 in pass 3"
     assert said[2].startswith("you can: try a lower rate")
-    assert "or try: less momentum (it is 0.9)" in said
+    assert "or: try less momentum (it is 0.9)" in said
     assert explanation.as_dict()["learning"] == "the objective rises: 2.1 in pass 5, 0.4 in pass 3"
     assert explain(begun()).learning is None
 

@@ -238,7 +238,7 @@ def _details(run: Run, *, running: bool) -> list[str]:
     if left_out := [w for w in state.workers.values() if w.totals.without_step]:
         counts_ = listed(f"{worker.totals.without_step} of {worker.name}" for worker in left_out)
         rows.append(f"left out because no step was made: {counts_}")
-    rows += gone_in_words(state)
+    rows += [f"gone: {text}" for text in gone_in_words(state)]
     if state.silent:
         rows.append(f"silent: {listed(f's{server}' for server in state.silent)}")
     rows += [_failover(failover) for failover in state.failovers]

@@ -1,6 +1,7 @@
 """Explains what a run waits for: which processes, since when, until when, by which rule, and what
 to do about it."""
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -70,10 +71,10 @@ _REMEDIES = {
     ),
     "gathering": (
         "start the missing workers: {worker}",
-        "or wait: at the start timeout, training begins with the workers that are present",
+        "wait: at the start timeout, training begins with the workers that are present",
         "next time give a shorter --start-timeout or fewer --workers",
     ),
-    "no-workers": ("start a worker: {worker}", "or end the job: polyrhythm stop RUN"),
+    "no-workers": ("start a worker: {worker}", "end the job: polyrhythm stop RUN"),
     "round": ("if that worker hangs, end it: the others go on without it",),
     "folding": ("look for a server that is stopped or short of memory: all others wait for it",),
     "unreported": ("look for a server that is stopped, short of memory, or behind a slow link",),
@@ -85,7 +86,7 @@ _REMEDIES = {
     "saving": ("wait for the disk; a second Ctrl-C ends the job without its model",),
     "model-held": (
         "make room on the disk: the model is then saved, and the job ends",
-        "or give the model up: polyrhythm stop RUN",
+        "give the model up: polyrhythm stop RUN",
     ),
     "servers": ("start the missing servers: {server}",),
     "starting": ("wait: the command of the job is starting them",),
@@ -159,7 +160,7 @@ def explain(state: RunState, now_s: float | None = None, job: JobSpec | None = N
 def _with_gone(explanation: Explanation, state: RunState) -> Explanation:
     """The same explanation with the workers that are gone for good, and how to replace them."""
     silent = {worker.name for worker in _silent_workers(state)}
-    gone = [line for line in gone_in_words(state) if line.partition(" ")[0] not in silent]
+    gone = [line for line in gone_in_words(state) if line.partition(",")[0] not in silent]
     if not gone:
         return explanation
     again = f"start another worker in its place: {state.join_hint.text()}"
@@ -288,7 +289,7 @@ def _all_silent(state: RunState, now_s: float) -> Explanation | None:
             "look at the processes of these workers: if they are stopped, let them go on"
             " (kill -CONT)",
             f"start another worker: {state.join_hint.text()}",
-            "or end the job: polyrhythm stop RUN",
+            "end the job: polyrhythm stop RUN",
         ),
     )
 
@@ -422,10 +423,14 @@ def in_sentences(explanation: Explanation) -> list[str]:
     if explanation.given_up:
         said += [f"given up: {text}" for text in explanation.given_up]
         said.append(f"rule: {RULES['given-up']}")
-    said += [f"you can: {remedy}" for remedy in explanation.remedies]
+    said += _choices(explanation.remedies)
     if explanation.learning is not None:
         said.append(f"learning: {explanation.learning}")
     if explanation.advice is not None:
-        said.append(f"you can: {explanation.advice}")
-    said += [f"or try: {remedy}" for remedy in explanation.alternatives]
+        tries = [f"try {remedy}" for remedy in explanation.alternatives]
+        said += _choices((explanation.advice, *tries))
     return said
+
+
+def _choices(remedies: Sequence[str]) -> list[str]:
+    return [f"{'or' if at else 'you can'}: {remedy}" for at, remedy in enumerate(remedies)]

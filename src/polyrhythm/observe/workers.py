@@ -114,7 +114,7 @@ def worker_rows(state: RunState) -> list[WorkerRow]:
 def gone_in_words(state: RunState) -> list[str]:
     """A line for each worker that has left the job before its work was done: when, and why."""
     return [
-        f"{worker.name} {_end(worker.left)} at {worker.left_s or 0.0:.1f} s:"
+        f"{worker.name}, {_end(worker.left)} at {worker.left_s or 0.0:.1f} s:"
         f" {parting(worker.left, state.name_of)}"
         for worker in state.workers.values()
         if worker.left is not None and not _is_done(worker)
