@@ -15,6 +15,7 @@ from tests.mutants.push_faults import PUSHES
 from tests.mutants.runtime_faults import RUNTIME
 from tests.mutants.statistics_faults import STATISTICS
 from tests.mutants.store_faults import STORE
+from tests.mutants.terminal_faults import TERMINAL
 
 MUTANTS: tuple[Mutant, ...] = (
     *CORE,
@@ -31,4 +32,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *DEVICES,
     *DEVICE_MODELS,
     *MIGRATION,
+    *TERMINAL,
 )

@@ -13,6 +13,7 @@ from rich.console import Console
 from polyrhythm.observe import tables
 from polyrhythm.observe.progress import ProgressDisplay, line_every_s
 from polyrhythm.observe.state import fold
+from polyrhythm.observe.workers import times_slower
 from polyrhythm.wire.messages import JobSpec
 from tests.commands.terminal import Screen
 from tests.observe.journals import Line, joined, line, opened, rounds, totals, waiting
@@ -151,6 +152,27 @@ def test_the_live_table(clock: int | None) -> None:
     assert text[5].endswith("  2.5x slower")
     assert text[-1] == "round 5 waits for worker-1, for 2 s so far"
     assert ("clock" in text[3]) == (clock is not None)
+
+
+def test_a_worker_that_is_nearly_as_fast_is_not_called_slow() -> None:
+    spent = {"0": totals(100, 1.0), "1": totals(100, 1.4), "2": totals(100, 1.0)}
+    text = drawn([*opened(0, 1, 2), rounds(3.0, 4, spent)], 5.0)
+    assert not any("slower" in each for each in text)
+    assert times_slower({"a": (10, 1.0), "b": (10, 2.0), "c": (0, 9.0)}) == {"b": 2.0}
+    assert times_slower({"a": (10, 1.0)}) == {}
+
+
+def test_colours_say_whether_the_run_learns_and_which_worker_needs_attention() -> None:
+    spent = {"0": totals(100, 1.0), "1": totals(100, 3.0), "2": totals(100, 1.0)}
+    gone = line(4.0, "left", worker=2, name="worker-2", reason="failed", fields={"detail": "x"})
+    lines = [*opened(0, 1, 2), rounds(2.0, 1, objective=1.0), rounds(3.0, 4, spent, objective=0.5)]
+    out = io.StringIO()
+    console = Console(file=out, width=80, force_terminal=True, color_system="standard")
+    console.print(tables.live(fold([*lines, gone]), JOB, 5.0))
+    _, _, objective, _, _, slow, failed = out.getvalue().splitlines()
+    assert objective == "\x1b[32mobjective 0.5000 (falling)\x1b[0m"
+    assert slow.startswith("\x1b[33mworker-1") and slow.endswith("3.0x slower\x1b[0m")
+    assert failed.startswith("\x1b[31mworker-2") and failed.endswith("failed at 4.0 s\x1b[0m")
 
 
 @pytest.mark.parametrize("columns", [30, 45, 60, 80, 120, 200])

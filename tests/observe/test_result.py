@@ -11,7 +11,7 @@ from polyrhythm.observe.estimate import estimate, left_s, open_end
 from polyrhythm.observe.state import fold, history_of
 from polyrhythm.observe.summary import described, seconds_to_target, summarise, summary_text
 from polyrhythm.wire.messages import JobSpec, Target
-from tests.observe.journals import Line, ended, line, opened, rounds, totals
+from tests.observe.journals import Line, ended, left, line, opened, rounds, totals
 
 
 def job(**fields: Any) -> JobSpec:
@@ -242,6 +242,13 @@ def test_the_summary_ends_with_the_result() -> None:
         "  try --kind local --local-steps 8 for up to 4.3x points/s; compare the time to the same"
         " objective"
     )
+
+
+def test_the_summary_says_which_workers_were_not_there_at_the_end() -> None:
+    lines = [*LINES[:-1], left(5.0, 1, "link-ended", detail="x"), left(5.0, 0, "done"), LINES[-1]]
+    died, done = text_of(lines, job())[4], text_of(lines, job())[3]
+    assert died.startswith("  worker-1 ") and died.endswith("  died at 5.0 s")
+    assert done.startswith("  worker-0 ") and done.endswith("25%")
 
 
 def test_the_details_have_the_journal_and_the_folds() -> None:

@@ -67,6 +67,7 @@ def learning_in_words(state: RunState) -> str | None:
             return f"the objective falls again: {now} in pass {passes}; {rose}"
 
 
+FALLING = "falling"
 _SHORT = {
     LearningState.NOT_FINITE: "not finite",
     LearningState.RISING: "rising",
@@ -89,7 +90,7 @@ def learning_in_short(state: RunState) -> str | None:
     first = next((point.objective for point in state.curve if point.objective is not None), None)
     if first is None or state.objective is None:
         return None
-    return "falling" if first - state.objective >= _FALLEN * abs(first) else None
+    return FALLING if first - state.objective >= _FALLEN * abs(first) else None
 
 
 def shape_of(curve: Sequence[Point]) -> str:

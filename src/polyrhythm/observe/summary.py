@@ -19,7 +19,7 @@ from polyrhythm.observe.reasons import few, in_words, noticed_by
 from polyrhythm.observe.state import RunState, ServerLoss, fold
 from polyrhythm.observe.words import duration, grouped, listed, measure, percent, size
 from polyrhythm.observe.work import ObservedWorker
-from polyrhythm.observe.workers import Mark, WorkerRow, table, times_slower
+from polyrhythm.observe.workers import Mark, WorkerRow, left_in_short, table, times_slower
 from polyrhythm.wire.messages import JobSpec
 
 _WIRE_SHARE = {"same": 1.0, "bf16": 0.5}
@@ -131,6 +131,7 @@ def _of_worker(worker: ObservedWorker, state: RunState) -> dict[str, Any]:
         "skipped": totals.skipped,
         "without_step": totals.without_step,
         "passes": worker.passes,
+        "left": left_in_short(worker),
         "reported": dict(worker.reports),
     }
 
@@ -377,7 +378,8 @@ def _worker_rows(result: dict[str, Any], columns: int, *, details: bool) -> list
 
 def _row(name: str, worker: dict[str, Any], slower: float | None, failed: bool) -> WorkerRow:
     slow = [] if slower is None else [f"{slower:.1f}x slower"]
-    notes = [*(["failed"] if failed else slow), *_left_out(worker)]
+    gone = worker.get("left") or ("failed" if failed else None)
+    notes = [*(slow if gone is None else [gone]), *_left_out(worker)]
     times = worker["compute_s"], worker["wait_s"], worker["transfer_s"]
     whole = sum(times)
     computing, waiting, transferring = (each / whole if whole else 0.0 for each in times)
@@ -389,7 +391,7 @@ def _row(name: str, worker: dict[str, Any], slower: float | None, failed: bool) 
         device=worker.get("device") or "",
         passes=worker.get("passes"),
         note=", ".join(notes),
-        mark=Mark.GONE if failed else Mark.SLOW if notes else None,
+        mark=Mark.GONE if gone else Mark.SLOW if notes else None,
     )
 
 

@@ -17,6 +17,7 @@ from polyrhythm.core.values import shown
 from polyrhythm.observe.columns import aligned, cut, width
 from polyrhythm.observe.estimate import Estimate, counts, estimate, open_end
 from polyrhythm.observe.learning import (
+    FALLING,
     is_fault,
     learning_in_short,
     learning_in_words,
@@ -29,6 +30,7 @@ from polyrhythm.observe.state import RunState, ServerLoss
 from polyrhythm.observe.summary import is_trained
 from polyrhythm.observe.words import counted, grouped, listed, measure, rough, wrapped
 from polyrhythm.observe.workers import (
+    Mark,
     gone_in_words,
     slow_in_words,
     slow_workers,
@@ -133,7 +135,7 @@ def live(
         ]
         shape = "" if plain else shape_of(state.curve)
         if learning := ", ".join(_learning(state, job, shape)):
-            above.append(_short_text(learning, columns, "red" if is_fault(state.finding) else ""))
+            above.append(_short_text(learning, columns, _style(state)))
     below: list[RenderableType] = []
     if is_fault(state.finding):
         below.append(_short_text(learning_in_words(state) or "", columns, "red"))
@@ -143,8 +145,19 @@ def live(
     if rows:
         most = max(_LEAST_ROWS, lines - _ABOVE - len(above) - len(below) - 1)
         drawn = table(rows, columns, most)
-        above += [Text(line, style=mark.value if mark else "") for line, mark in drawn]
+        above += [_row(*line) for line in drawn]
     return Group(*above, *below)
+
+
+def _row(line: str, mark: Mark | None) -> Text:
+    return Text(line, style=mark.value if mark else "")
+
+
+def _style(state: RunState) -> str:
+    """The colour of the line about the objective: whether the run learns."""
+    if is_fault(state.finding):
+        return "red"
+    return "green" if learning_in_short(state) == FALLING else ""
 
 
 def _time(state: RunState, job: JobSpec | None, now_s: float, columns: int) -> RenderableType:
@@ -210,10 +223,9 @@ def status(run: Run, columns: int, *, plain: bool = False) -> RenderableType:
         rows.append(_text(", ".join([*gone, *counts(state, job), _speed(state)]), columns))
         shape = "" if plain else shape_of(state.curve)
         if learning := ", ".join(_learning(state, job, shape)):
-            rows.append(_text(learning, columns))
+            rows.append(_text(learning, columns, _style(state)))
     if drawn := worker_rows(state):
-        for line, mark in table(drawn, columns):
-            rows.append(Text(line, style=mark.value if mark else ""))
+        rows += [_row(*line) for line in table(drawn, columns)]
     rows += [_text(text, columns) for text in _details(run, running=running)]
     return Group(*rows)
 

@@ -21,7 +21,6 @@ from polyrhythm.wire.messages.reasons import (
     NOT_FINITE,
     STREAM_ENDED,
     UNATTACHED,
-    Reason,
 )
 
 SLOWER = 1.5
@@ -49,8 +48,9 @@ become shorter."""
 
 
 class Mark(Enum):
-    """Why a row is shown in a colour."""
+    """Why a line of the table is shown in a style of its own, and the style."""
 
+    TITLES = "dim"
     SLOW = "yellow"
     GONE = "red"
 
@@ -114,15 +114,18 @@ def worker_rows(state: RunState) -> list[WorkerRow]:
 def gone_in_words(state: RunState) -> list[str]:
     """A line for each worker that has left the job before its work was done: when, and why."""
     return [
-        f"{worker.name}, {_end(worker.left)} at {worker.left_s or 0.0:.1f} s:"
-        f" {parting(worker.left, state.name_of)}"
+        f"{worker.name}, {short}: {parting(worker.left, state.name_of)}"
         for worker in state.workers.values()
-        if worker.left is not None and not _is_done(worker)
+        if (short := left_in_short(worker)) is not None and worker.left is not None
     ]
 
 
-def _end(reason: Reason) -> str:
-    return _ENDS.get(reason.code, "left")
+def left_in_short(worker: ObservedWorker) -> str | None:
+    """How and when a worker left before its work was done: `died at 3.2 s`. None: it is in the job, or
+    was done."""
+    if worker.left is None or _is_done(worker):
+        return None
+    return f"{_ENDS.get(worker.left.code, 'left')} at {worker.left_s or 0.0:.1f} s"
 
 
 def _is_done(worker: ObservedWorker) -> bool:
@@ -132,8 +135,8 @@ def _is_done(worker: ObservedWorker) -> bool:
 def _row(worker: ObservedWorker, state: RunState, slower: float | None) -> WorkerRow:
     mark = None
     notes = []
-    if worker.left is not None and not _is_done(worker):
-        notes.append(f"{_end(worker.left)} at {worker.left_s or 0.0:.1f} s")
+    if (left := left_in_short(worker)) is not None:
+        notes.append(left)
         mark = Mark.GONE
     elif servers := state.cut_off_from(worker.worker):
         notes.append(f"cut off from {listed(servers)}")
@@ -176,7 +179,7 @@ def table(
         if width(_cells(kept)) <= columns:
             break
     lines = aligned(_cells(kept), [each.right for each in kept])
-    marks = [None, *(row.mark for row in chosen)]
+    marks = [Mark.TITLES, *(row.mark for row in chosen)]
     drawn = [*zip(lines, marks, strict=True), *((line, None) for line in _others(others))]
     return [(cut(line, columns), mark) for line, mark in drawn]
 
