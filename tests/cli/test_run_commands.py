@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.cells import cell_len
 from typer.testing import Result
 
 from polyrhythm.errors import UsageError
-from polyrhythm.observe import runs
+from polyrhythm.observe import runs, tables
 
 Call = Callable[..., Result]
 Write = Callable[..., Path]
@@ -90,9 +91,15 @@ def test_an_ended_run_waits_for_nothing(call: Call, write_run: Write) -> None:
 
 def test_why_of_an_ended_run_names_the_workers_that_failed(call: Call, write_run: Write) -> None:
     detail = "ValueError: bad\nTraceback"
-    failed = {"at_s": 5.0, "what": "left", "worker": 1, "name": "worker-1", "reason": "failed"}
-    write_run("over", [*LINES, {**failed, "fields": {"detail": detail}}, ENDED])
-    assert "gone: worker-1: ValueError: bad\n" in call("why").stdout
+    failed = [
+        {"at_s": 5.0 + n, "what": "left", "worker": n, "name": f"worker-{n}", "reason": "failed"}
+        | {"fields": {"detail": detail}}
+        for n in (0, 1)
+    ]
+    write_run("over", [*LINES, *failed, ENDED])
+    assert "gone: worker-0 and worker-1: ValueError: bad\n" in call("why").stdout
+    shown = "gone: worker-0 (failed at 5.0 s) and worker-1 (failed at 6.0 s): it failed: ValueError: bad"
+    assert shown in call("status").stdout
 
 
 def test_a_killed_run_is_reported_as_killed(call: Call, write_run: Write) -> None:
@@ -130,6 +137,19 @@ def test_runs_lists_all_runs(call: Call, write_run: Write, running: Path) -> Non
     ]
     listed = json.loads(call("runs", "--json").stdout)
     assert [(run["run"], run["is"]) for run in listed] == [("older", "ended"), ("now", "running")]
+
+
+@pytest.mark.parametrize("columns", [40, 60, 80, 120])
+def test_the_list_of_runs_fits_the_terminal(
+    call: Call, write_run: Write, running: Path, columns: int
+) -> None:
+    """Of a name that is longer than the terminal, the end is left out."""
+    write_run("a-name-that-is-much-longer-than-the-terminal-" * 3, [*LINES, ENDED])
+    found = [runs.load_run(path) for path in runs.run_dirs(Path("runs"))]
+    long, short = tables.runs(found, columns), tables.runs(found[:1], columns)
+    assert max(map(cell_len, [*long, *short])) <= columns
+    assert [row.split()[1] for row in long[1:]] == ["running", "ended"]
+    assert ("objective" in short[0], "reported" in short[0]) == (True, columns > 60)
 
 
 @pytest.mark.parametrize(

@@ -180,7 +180,7 @@ def test_a_worker_that_died_is_named_while_the_others_go_on() -> None:
     said = in_sentences(explain(fold(lines), now_s=7.0))
     assert said == [
         "nothing is being waited for: round 2, 1 worker at work",
-        "gone: worker-1, died at 5.0 s: its link ended",
+        "gone: worker-1 (died at 5.0 s): its link ended",
         "you can: start another worker in its place: polyrhythm worker --connect 127.0.0.1:7000",
     ]
 

@@ -20,7 +20,7 @@ from polyrhythm.observe import story as stories
 from polyrhythm.observe import tables
 from polyrhythm.observe.advice import advise
 from polyrhythm.observe.journal import read_journal
-from polyrhythm.observe.reasons import in_words
+from polyrhythm.observe.reasons import few, in_words
 from polyrhythm.observe.runs import JOURNAL, Run, find_run, load_run, run_dirs
 from polyrhythm.observe.state import RunState
 from polyrhythm.observe.summary import described, result
@@ -181,7 +181,10 @@ def explanation_of(run: Run) -> Explanation:
         return explain(run.state, run.now_s, run.job)
     ended = with_given_up(Explanation(f"{run.word}: {run.reason}"), run.state)
     advice = None if run.job is None else advise(run.state, run.job)
-    gone = tuple(f"{name}: {how.partition(chr(10))[0]}" for name, how in run.failures.items())
+    failed: dict[str, list[str]] = {}
+    for name, how in run.failures.items():
+        failed.setdefault(how.partition("\n")[0].removeprefix(f"{name}, "), []).append(name)
+    gone = tuple(f"{few(names)}: {how}" for how, names in failed.items())
     return with_learning(replace(ended, advice=advice, gone=gone), run.state, run.job)
 
 

@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 
 from polyrhythm.core.lead.progress.learning import LearningState
 from polyrhythm.observe import moves
-from polyrhythm.observe.learning import ended_in_words, learning_advice, learning_in_words
+from polyrhythm.observe.learning import ended_in_words, learning_in_words, learning_remedies
 from polyrhythm.observe.reasons import (
     CUT_OFF,
     LINK_ENDED,
@@ -438,8 +438,8 @@ class Teller:
                 # the story says only once that the objective is stable
                 return []
             self._told_settled = True
-        advice = None if self._job is None else learning_advice(self.state, self._job)
-        return [self._say(said if advice is None else f"{said}; {advice}", None)]
+        tries = [] if self._job is None else learning_remedies(self.state, self._job)
+        return [self._say(f"{said}; try {tries[0]}" if tries else said, None)]
 
     def _ended(self, line: dict[str, Any]) -> list[Sentence]:
         reason = ended_in_words(self.state) or ""

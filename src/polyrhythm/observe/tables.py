@@ -28,7 +28,7 @@ from polyrhythm.observe.reasons import in_words, noticed_by
 from polyrhythm.observe.runs import Run
 from polyrhythm.observe.state import RunState, ServerLoss
 from polyrhythm.observe.summary import is_trained
-from polyrhythm.observe.words import counted, grouped, listed, measure, rough, wrapped
+from polyrhythm.observe.words import counted, duration, grouped, listed, measure, rough, wrapped
 from polyrhythm.observe.workers import (
     Mark,
     gone_in_words,
@@ -219,7 +219,7 @@ def status(run: Run, columns: int, *, plain: bool = False) -> RenderableType:
     else:
         if running:
             rows.append(_time(state, job, run.now_s, columns))
-        gone = [] if running else [rough(state.seconds)]
+        gone = [] if running else [duration(state.seconds)]
         rows.append(_text(", ".join([*gone, *counts(state, job), _speed(state)]), columns))
         shape = "" if plain else shape_of(state.curve)
         if learning := ", ".join(_learning(state, job, shape)):
@@ -250,7 +250,7 @@ def _details(run: Run, *, running: bool) -> list[str]:
     if left_out := [w for w in state.workers.values() if w.totals.without_step]:
         counts_ = listed(f"{worker.totals.without_step} of {worker.name}" for worker in left_out)
         rows.append(f"left out because no step was made: {counts_}")
-    rows += [f"gone: {text}" for text in gone_in_words(state)]
+    rows += [f"gone: {text}" for text in gone_in_words(state.workers.values(), state)]
     if state.silent:
         rows.append(f"silent: {listed(f's{server}' for server in state.silent)}")
     rows += [_failover(failover) for failover in state.failovers]
@@ -331,8 +331,10 @@ def runs(found: Iterable[Run], columns: int) -> list[str]:
                 shown(_values(foremost(state, run.job))) or "-",
             ]
         )
-    kept = max(
-        _LEAST_OF_RUN, max(n for n in range(9) if width([row[:n] for row in cells]) <= columns)
-    )
+    fitting = [count for count in range(9) if width([row[:count] for row in cells]) <= columns]
+    kept = max(_LEAST_OF_RUN, *fitting)
+    if max(fitting) < _LEAST_OF_RUN:
+        room = columns - width([["", *row[1:kept]] for row in cells])
+        cells = [[cut(name, room), *rest] for name, *rest in cells]
     right = [False, False, True, True, True, False, False, False]
     return aligned([row[:kept] for row in cells], right[:kept])

@@ -159,8 +159,9 @@ def explain(state: RunState, now_s: float | None = None, job: JobSpec | None = N
 
 def _with_gone(explanation: Explanation, state: RunState) -> Explanation:
     """The same explanation with the workers that are gone for good, and how to replace them."""
-    silent = {worker.name for worker in _silent_workers(state)}
-    gone = [line for line in gone_in_words(state) if line.partition(",")[0] not in silent]
+    silent = {worker.worker for worker in _silent_workers(state)}
+    others = [worker for worker in state.workers.values() if worker.worker not in silent]
+    gone = gone_in_words(others, state)
     if not gone:
         return explanation
     again = f"start another worker in its place: {state.join_hint.text()}"

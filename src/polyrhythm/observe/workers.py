@@ -1,7 +1,7 @@
 """The table of workers in the live display, in `status` and in the summary: how fast each worker is,
 how it spends its time, and what is unusual about it."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from statistics import median
@@ -10,7 +10,7 @@ from typing import TypeVar
 from polyrhythm.core.devices import CPU
 from polyrhythm.core.values import name_order, shown
 from polyrhythm.observe.columns import aligned, cut, width
-from polyrhythm.observe.reasons import CUT_OFF, LINK_ENDED, parting
+from polyrhythm.observe.reasons import CUT_OFF, LINK_ENDED, few, parting
 from polyrhythm.observe.state import RunState
 from polyrhythm.observe.words import counted, grouped, listed, percent
 from polyrhythm.observe.work import ObservedWorker
@@ -111,13 +111,15 @@ def worker_rows(state: RunState) -> list[WorkerRow]:
     return [_row(worker, state, slow.get(worker.name)) for worker in workers]
 
 
-def gone_in_words(state: RunState) -> list[str]:
-    """A line for each worker that has left the job before its work was done: when, and why."""
-    return [
-        f"{worker.name}, {short}: {parting(worker.left, state.name_of)}"
-        for worker in state.workers.values()
-        if (short := left_in_short(worker)) is not None and worker.left is not None
-    ]
+def gone_in_words(workers: Iterable[ObservedWorker], state: RunState) -> list[str]:
+    """Lines about those of the workers that have left the job before their work was done: when, and
+    why. Workers that left for the same reason share a line."""
+    gone: dict[str, list[str]] = {}
+    for worker in workers:
+        if worker.left is not None and (short := left_in_short(worker)) is not None:
+            why = parting(worker.left, state.name_of)
+            gone.setdefault(why, []).append(f"{worker.name} ({short})")
+    return [f"{few(names)}: {why}" for why, names in gone.items()]
 
 
 def left_in_short(worker: ObservedWorker) -> str | None:
