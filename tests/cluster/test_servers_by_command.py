@@ -129,10 +129,23 @@ def test_two_of_four_die_at_once_with_two_replicas(tmp_path: Path) -> None:
     assert "s2 was lost after" in row and "s3 was lost after" in row
 
 
-def test_a_server_that_is_told_to_leave_ends_with_the_status_of_the_signal(tmp_path: Path) -> None:
+def test_a_server_that_is_told_to_leave_moves_its_slices_first(tmp_path: Path) -> None:
     site = Site(tmp_path, 2, 1, "--replicas", 1, "--sync", "bsp")
     with site.command:
         site.gather()
+        os.kill(site.outside[1].pid, signal.SIGTERM)
+        site.job_workers.until(lambda: site.command.journal("drained"), "s1 leaves")
+        assert site.outside[1].wait(30) == 0
+        assert not site.command.journal("server-lost")
+        finish(site.job_workers)
+
+
+def test_a_server_that_is_told_to_leave_twice_ends_at_once(tmp_path: Path) -> None:
+    site = Site(tmp_path, 2, 1, "--replicas", 1, "--sync", "bsp", "--min-step", "2s")
+    with site.command:
+        site.gather()
+        os.kill(site.outside[1].pid, signal.SIGTERM)
+        site.job_workers.until(lambda: site.command.journal("draining"), "s1 is drained")
         os.kill(site.outside[1].pid, signal.SIGTERM)
         assert site.outside[1].wait(30) == 128 + signal.SIGTERM
         site.job_workers.until(lambda: site.command.journal("server-lost"), "s1 is missed")

@@ -16,7 +16,7 @@ from tests.core.stage import ADDRESS, of, sent, spec
 
 OVER = refused("the job is over")
 SERVERS = (m.ServerSpec(0, ADDRESS, 1), m.ServerSpec(1, ADDRESS, 1))
-ROUTES = (m.Route(1),)
+ROUTES = (m.Route(0),)
 JOB = m.JobSpec(job="j", servers=2)
 
 

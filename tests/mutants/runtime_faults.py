@@ -119,7 +119,7 @@ RUNTIME: tuple[Mutant, ...] = (
         "row-is-one-behind",
         "A replica remembers the contribution before the one it made: once it is promoted, that"
         " one counts twice.",
-        "core:OnArrivalSlices.copy_of_contribution",
+        "core:OnArrivalSlices.step_of",
         "Row(message.worker, message.incarnation, message.sequence)",
         "Row(message.worker, message.incarnation, message.sequence - 1)",
         "tests/runtime/server/test_moving_slices.py::test_a_promoted_replica_knows_what_is_in_its_slices",

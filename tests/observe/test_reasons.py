@@ -43,6 +43,8 @@ FIELDS: dict[str, Any] = {
         "limit_s": 2.0,
         "heartbeats": 20,
         "heartbeat_s": 0.1,
+        "kind": "statistics",
+        "sync": "asp",
     },
     **{"count": 4, "apart": 0.4, "passes": 1.5, "target_passes": 2.5, "seconds": 3.0},
     **{"targets": [0, 3], "nbytes": 10, "kept": 4, "before": 6, "all": 12, "first": "worker-8"},

@@ -67,7 +67,7 @@ def test_every_slice_has_a_living_primary_or_is_reported_as_lost(
             copies = [held - {server} for held in copies]
         elif what == "come" and server not in routing.addresses:
             routing.join(server, ADDRESS)
-            routing.add_server(1)
+            routing.add_server(server, 1)
         elif what == "learn":
             pairs = sorted({(r.primary, peer) for r in routing.routes for peer in r.learners})
             if pairs:
@@ -86,7 +86,7 @@ def test_every_slice_has_a_living_primary_or_is_reported_as_lost(
                     copies[slice_] |= {said.peer}
         elif what == "follow":
             follow(routing)
-            if routing.promote(1):
+            if routing.advance(1):
                 copies = [{route.primary, *route.replicas} for route in routing.routes]
         routing.check()
         for slice_, route in enumerate(routing.routes):

@@ -177,7 +177,7 @@ def bookkeeping(seed: int, *, repeated: float = _REPEATED) -> Iterator[Books]:
     contribution is sent twice."""
     books, rng = Books(), random.Random(seed)
     contribute, acknowledge = Training._contribute, Outstanding.acknowledge
-    reroute = Outstanding.reroute
+    reroute, secure = Outstanding.reroute, Outstanding.secure
     count, excuse, send = Counting.count, Contributions.excuse, Channel.send
 
     def contribute_booked(training: Training, event: Any, now_ns: int) -> None:
@@ -210,6 +210,12 @@ def bookkeeping(seed: int, *, repeated: float = _REPEATED) -> Iterator[Books]:
         gone = before - {sent.sequence for sent in outstanding.sent}
         books.acknowledged |= {(*books.senders[outstanding], mine) for mine in gone}
 
+    def secure_booked(outstanding: Outstanding, sequence: int) -> None:
+        before = {sent.sequence for sent in outstanding.sent}
+        secure(outstanding, sequence)
+        gone = before - {sent.sequence for sent in outstanding.sent}
+        books.acknowledged |= {(*books.senders[outstanding], mine) for mine in gone}
+
     def count_booked(
         counting: Counting, complete: Complete, member: Member | None, now_ns: int
     ) -> None:
@@ -231,6 +237,7 @@ def bookkeeping(seed: int, *, repeated: float = _REPEATED) -> Iterator[Books]:
         patch.setattr(Training, "_contribute", contribute_booked)
         patch.setattr(Outstanding, "acknowledge", acknowledge_booked)
         patch.setattr(Outstanding, "reroute", reroute_booked)
+        patch.setattr(Outstanding, "secure", secure_booked)
         patch.setattr(Counting, "count", count_booked)
         patch.setattr(Contributions, "excuse", excuse_booked)
         patch.setattr(Channel, "send", send_again)
@@ -348,6 +355,69 @@ def storm(sync: str, seed: int, kind: str = "local", *, found: bool = False) -> 
     last_s = max(at_s for at_s in _times_s(text) if at_s < longest_s)
     calm_s = _LONG_CALM_S if found or _SEARCHES else _CALM_S
     return text.replace("MAX_TIME", f"{min(longest_s, last_s + calm_s):.3f}s")
+
+
+def stir(sync: str, seed: int, kind: str = "local") -> str:
+    """A job that servers join and leave while it trains, several at a time, and now and then one
+    dies. Without replicas only a server dies that has just joined, so that it is usually still
+    copying. The lead's server stays."""
+    rng = random.Random(f"moves {sync} {seed}")
+    replicas = rng.choice([0, 0, 1])
+    servers = replicas + rng.randint(1, 3)
+    text = f"""
+        [job]
+        sync = "{sync}"
+        kind = "{kind}"
+        interval = "40ms"
+        timer = "{rng.choice(["off", "300ms"])}"
+        max_time = "2.5s"
+        points = 4000
+        batch = 8
+        servers = {servers}
+        replicas = {replicas}
+        model = "60kB"
+        slice = "{rng.choice(["6kB", "15kB"])}"
+        heartbeat = "50ms"
+        limit = "60s"
+        [link]
+        delay = "{rng.choice([1, 4])}ms"
+        bandwidth = "{rng.choice(["5Mbit", "20Mbit", "200Mbit"])}"
+        loss = {rng.choice([0.0, 0.01])}
+        timeout = "30ms"
+        [[workers]]
+        count = 3
+        step = "{rng.choice([8, 25])}ms"
+        step_noise = 0.4
+    """
+    known, here = servers, set(range(servers))
+    at_ms, calm_ms = rng.uniform(100, 200), 0.0
+    while at_ms < 1500:
+        match rng.choice(["join", "drain", "drain", "back", "crash", "worker"]):
+            case "join" if known < servers + 4:
+                text += _event(at_ms, "join", server=known)
+                here.add(known)
+                if not replicas and rng.random() < 0.3:
+                    text += _event(at_ms + rng.uniform(2, 40), "crash", server=known)
+                    here.remove(known)
+                known += 1
+            case "drain" if len(here) > 1:
+                server = rng.choice(sorted(here - {0}))
+                text += _event(at_ms, "drain", server=server)
+                text += 'operator = "anna@host"\n' if rng.random() < 0.3 else ""
+                here.remove(server)
+            case "back" if len(here) < known:
+                server = rng.choice([each for each in range(1, known) if each not in here])
+                text += _event(at_ms, "join", server=server)
+                here.add(server)
+            case "crash" if replicas and len(here) > 2 and at_ms > calm_ms:
+                server = rng.choice(sorted(here - {0}))
+                text += _event(at_ms, "crash", server=server)
+                here.remove(server)
+                calm_ms = at_ms + 700
+            case "worker":
+                text += _worker_fault(rng, at_ms)
+        at_ms += rng.choice([1, rng.uniform(0, 40), rng.uniform(0, 300)])
+    return text
 
 
 def _times_s(text: str) -> list[float]:

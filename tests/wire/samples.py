@@ -132,6 +132,7 @@ def messages() -> list[m.Message]:
         m.Pulled(**IDENTITY),
         m.Introduced(**IDENTITY),
         m.Dismissed(**IDENTITY),
+        m.Drain(**IDENTITY),
         m.Place(
             **IDENTITY,
             spec=SPEC,

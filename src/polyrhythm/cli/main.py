@@ -28,6 +28,7 @@ COMMANDS = {
     "server": "server",
     "stop": "stop",
     "checkpoint": "checkpoint",
+    "drain": "drain",
     "export": "export",
     "simulate": "simulate",
     "status": "status",

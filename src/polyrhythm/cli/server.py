@@ -1,4 +1,4 @@
-"""`polyrhythm server`: join a job that was started on another machine, as one more server."""
+"""`polyrhythm server`: join a job that was started elsewhere, as one more server."""
 
 import sys
 from typing import Annotated
@@ -34,9 +34,11 @@ def server(
 ) -> None:
     """Join a job as a server: hold a share of its model until the job ends.
 
-    The job was started with fewer --local-servers than --servers, and the lead of the job chooses the
-    number of this server. Ctrl-C or SIGTERM ends the server, and the command ends with status 130 or
-    143.
+    A server can join at any time. If the job was started with fewer --local-servers than --servers, it
+    waits for the missing ones; a server that joins later takes slices over from the others while the
+    job trains. The lead of the job chooses the number of the server. On Ctrl-C or SIGTERM the server
+    moves its slices to the other servers, and then the command ends with status 0. A second signal ends
+    the server at once, with status 130 or 143.
 
     Examples:
 

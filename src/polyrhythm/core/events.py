@@ -89,6 +89,10 @@ class StopAsked(Event, frozen=True):
     failed: str = ""
 
 
+class DrainAsked(Event, frozen=True):
+    """A signal asks this server to leave the job, which goes on without it."""
+
+
 class ResumeAsked(Event, frozen=True):
     """The job resumes from a checkpoint with this record and this model. This is the first event
     that the lead gets."""

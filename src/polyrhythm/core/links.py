@@ -118,6 +118,10 @@ class Links:
         more."""
         self._wanted = {spec.server: spec.incarnation for spec in specs}
 
+    def lacks(self, specs: Iterable[ServerSpec]) -> bool:
+        """Whether one of the servers to which links are needed is missing in `specs`."""
+        return not self._wanted.items() <= {spec.server: spec.incarnation for spec in specs}.items()
+
     def wants(self, server: int, incarnation: int) -> bool:
         """Whether a link to this incarnation of the server is needed; 0 stands for any
         incarnation."""

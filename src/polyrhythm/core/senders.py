@@ -32,6 +32,7 @@ _SERVER_TO_LEAD = (
     m.Arrived,
     m.Folded,
     m.CaughtUp,
+    m.Drain,
     m.Unreachable,
     m.Collected,
     m.CutTaken,

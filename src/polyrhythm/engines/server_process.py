@@ -50,6 +50,7 @@ from polyrhythm.store.checkpoints import load, read_record
 from polyrhythm.store.objects import open_store
 from polyrhythm.tensors.optimizers import load_optimizers
 from polyrhythm.wire import messages as m
+from polyrhythm.wire.messages.reasons import TOLD_TO_LEAVE
 from polyrhythm.wire.proof import Secret
 
 _LOOK_S = 0.5
@@ -231,8 +232,10 @@ def serve_remote(
     link: str = "auto",
     digest: str = "auto",
 ) -> int:
-    """Hold slices for the job whose lead is at host:port until the job ends. Returns the exit
-    status of the command: 0, or 128 plus the number of the signal that ended the server.
+    """Hold slices for the job whose lead is at host:port, until the job ends or a signal asks the
+    server to leave: it then moves its slices to other servers first. A second signal ends it at once.
+    Returns the exit status of the command: 0, or 128 plus the number of the signal that ended the
+    server at once.
 
     `listen_on`: the address to listen on. Without a host, the server listens on the local address
     of its link to the lead. `check_host` is called with that address and may refuse it.
@@ -271,7 +274,10 @@ def serve_remote(
 
     def stop(number: int, frame: object) -> None:
         signals.append(number)
-        node.stop()
+        if len(signals) == 1:
+            node.drain()
+        else:
+            node.stop()
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
@@ -280,15 +286,21 @@ def serve_remote(
     say(f"{name} listens on {address.host}:{address.port}")
     node.listen(listeners)
     node.follow_lead(to_lead, DialerFromOutside(link, host))
-    while not node.ended.wait(1.0):
-        pass  # Python handles a signal only between two waits, so each wait is short
+    told = False
+    # Python handles a signal only between two waits, so each wait is short
+    while not node.ended.wait(_LOOK_S):
+        if signals and not told:
+            told = True
+            say(
+                f"{name} moves its slices to other servers, then leaves; a second signal ends it at once"
+            )
     node.close()
     listeners.close()
     assert node.outcome is not None
     if node.outcome.reason.code in ("lead-gone", "lead-lost"):
         raise LinkError(f"{name} ends: {in_words(node.outcome.reason)}")
     say(f"left: {in_words(node.outcome.reason)}")
-    return 128 + signals[0] if signals else 0
+    return 128 + signals[0] if node.outcome.reason == TOLD_TO_LEAVE else 0
 
 
 def _enter(

@@ -308,7 +308,7 @@ class Members:
                     self._names.discard(line["name"])
                 case "server-joined":
                     self._servers.add(line["server"])
-                case "server-left" | "server-lost":
+                case "server-left" | "server-lost" | "drained":
                     self._servers.discard(line["server"])
                 case "stopping":
                     self._stopping_for = line.get("by")

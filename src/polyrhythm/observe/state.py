@@ -551,6 +551,7 @@ class RunState(RunFacts):
     _HANDLERS: ClassVar[dict[str, Callable[["RunState", dict[str, Any]], None]]] = {
         "server-joined": _server_joined,
         "server-left": _server_left,
+        "drained": _server_left,
         "silent": _silent,
         "server-silent": _silent,
         "cut-off": _cut_off,

@@ -226,7 +226,19 @@ class Teller:
 
     def _server_joined(self, line: dict[str, Any]) -> list[Sentence]:
         learns = "" if self.state.opened_s is None else "; it fetches the slices that it will hold"
+        if learns and line.get("slices") == 0:
+            learns = "; it gets no slice, because the model has too few"
         return [self._say(f"server s{line['server']} has joined{learns}", ())]
+
+    def _draining(self, line: dict[str, Any]) -> list[Sentence]:
+        by = f"{line['by']} asks" if line["by"] else "it asks"
+        slices = counted(line["slices"], "slice")
+        text = f"s{line['server']} is drained, because {by} for it: {slices} of it move to other servers"
+        return [self._say(text, ())]
+
+    def _drained(self, line: dict[str, Any]) -> list[Sentence]:
+        left = counted(line["left"], "server")
+        return [self._say(f"s{line['server']} has nothing any more and has left; {left} now", ())]
 
     def _server_lost(self, line: dict[str, Any]) -> list[Sentence]:
         noticed = reason_of(line)
@@ -509,6 +521,8 @@ class Teller:
     _HANDLERS: ClassVar[dict[str, Callable[["Teller", dict[str, Any]], list[Sentence]]]] = {
         "server-joined": _server_joined,
         "server-left": _server_left,
+        "draining": _draining,
+        "drained": _drained,
         "listening": _listening,
         "silent": _silent,
         "server-silent": _cannot_be_done_without,

@@ -37,6 +37,7 @@ SENTENCES = {
     "round": "round {round} waits for {missing}",
     "folding": "the servers fold round {round}",
     "failover": "s{lost} is lost; waiting for {servers} to follow the new routes",
+    "moving": "slices move to other servers; waiting for {servers} to follow the new routes",
     "resending": "waiting for {workers} to send to {servers} again what a lost server had received",
     "window": "{held} {held:waits|wait}: {servers} {servers:has|have} not acknowledged the last two"
     " contributions",
@@ -175,6 +176,15 @@ SENTENCES = {
     "job-ending": "{name} was refused: the job is ending",
     "servers-full": "{name} was refused: the job has all of its {servers_wanted:server}",
     "server-taken": "server s{server} is in this job already",
+    # why a server cannot be drained, and answers to a request to drain it
+    "drain-unknown": "the job has no server s{server}; it has {servers}",
+    "drain-lead": "the lead runs in s{server}, so s{server} cannot be drained yet; polyrhythm stop ends"
+    " the job",
+    "drain-early": "s{server} cannot be drained before round 1 has opened",
+    "fixed": "slices cannot move under --sync {sync} --kind {kind}, which is for comparison only",
+    "drained": "s{server} has moved its slices to other servers and has left",
+    "drained-by-death": "s{server} was lost before all of its slices had moved, and their copies have"
+    " taken over: {cause}",
     "model-unfit": "the servers cannot hold {name}'s model: {detail}",
     "model-differs": "{name}'s model differs: {detail}",
     "data-empty": "{name}'s data set is empty",

@@ -36,11 +36,22 @@ class Happening(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     """A fault of a worker or server, or another event at a given time. `cut` breaks the link
     between a server and another process. `silence` lets nothing pass between the two, without ending
     their link, until `heal`. `end` shuts the job down cleanly, as Ctrl-C or
-    `polyrhythm stop` does."""
+    `polyrhythm stop` does. `drain` lets a server leave, as SIGTERM or `polyrhythm drain` does. A
+    server whose number the job has not had yet may join: the next higher one."""
 
     at: Duration
     what: Literal[
-        "crash", "stop", "continue", "leave", "slow", "join", "cut", "silence", "heal", "end"
+        "crash",
+        "stop",
+        "continue",
+        "leave",
+        "slow",
+        "join",
+        "drain",
+        "cut",
+        "silence",
+        "heal",
+        "end",
     ]
     worker: str | None = None
     server: int | None = None
@@ -54,8 +65,8 @@ class Happening(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     peer: int | None = None
     """For cut, silence and heal: the server at the other end of the link."""
     operator: str | None = None
-    """For end: the name of the operator that asks for the stop. None: the job gets a signal, as
-    from Ctrl-C."""
+    """For end and drain: the name of the operator that asks for it. None: the job or the server gets
+    a signal, as from Ctrl-C."""
 
     def __post_init__(self) -> None:
         if self.what in LINKS:
@@ -70,6 +81,8 @@ class Happening(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
             raise ValueError(f"{self.what} happens to a worker or a server: give one of the two")
         elif self.server is not None and self.what in ("leave", "slow"):
             raise ValueError(f"{self.what} happens to workers only")
+        elif self.worker is not None and self.what == "drain":
+            raise ValueError("drain happens to servers only")
         if self.what == "crash" and self.server == FIRST_SEAT.server:
             raise ValueError(
                 f"the lead runs in server {FIRST_SEAT.server}: its death would end the job"
@@ -79,8 +92,8 @@ class Happening(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
             raise ValueError("points and share_data can be given only if a worker joins")
         if self.points is not None and self.points < 1:
             raise ValueError(f"points is {self.points}: it must be at least 1")
-        if self.operator is not None and self.what != "end":
-            raise ValueError("the field operator can be given only with what = 'end'")
+        if self.operator is not None and self.what not in ("end", "drain"):
+            raise ValueError("the field operator can be given only with what = 'end' or 'drain'")
         if (self.factor is not None) != (self.what == "slow"):
             raise ValueError("the field factor must be given with what = 'slow', and only then")
         if self.factor is not None:
@@ -279,9 +292,11 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         if len(set(names)) < len(names):
             twice = next(name for name in names if names.count(name) > 1)
             raise ValueError(f"two workers are called {twice!r}")
-        for event in self.events:
+        servers = self.job.servers
+        for event in sorted(self.events, key=lambda event: event.at):
+            servers += event.what == "join" and event.server == servers
             for server in (event.server, event.peer):
-                if server is not None and not 0 <= server < self.job.servers:
+                if server is not None and not 0 <= server < servers:
                     raise ValueError(
                         f"an event is about server {server}, which the job does not have"
                     )

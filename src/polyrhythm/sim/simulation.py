@@ -1,7 +1,7 @@
 """One run of a scenario: processes, links and faults, until the lead ends the job. The same
 scenario and seed give the same run on every machine.
 
-A simulated operator: it asks the lead to stop the job, and keeps the answers.
+A simulated operator: it sends the lead a request, and keeps the answers.
 """
 
 import random
@@ -32,7 +32,7 @@ from polyrhythm.sim.tables import LinkSettings
 from polyrhythm.sim.worker.loop import UserCode
 from polyrhythm.sim.worker.node import POINTS, WorkerProcess
 from polyrhythm.wire import messages as m
-from polyrhythm.wire.messages.operator import STOP
+from polyrhythm.wire.messages.operator import DRAIN, STOP
 
 
 class OperatorProcess:
@@ -40,9 +40,9 @@ class OperatorProcess:
         self.answers: list[m.Message] = []
         self._hello = m.OperatorHello(name=name, job=job)
 
-    def ask(self, lead: Channel) -> None:
+    def ask(self, lead: Channel, request: m.OperatorRequest) -> None:
         lead.send(self._hello)
-        lead.send(m.OperatorRequest(what=STOP))
+        lead.send(request)
 
     def receive(self, channel: Channel, batch: Sequence[m.Message]) -> None:
         self.answers += [message for message in batch if not isinstance(message, m.Alive)]
@@ -81,7 +81,8 @@ class Simulation:
         self._check = check
         self._model = _model_of(scenario.job.model)
         self.objective = Objective(scenario.objective) if scenario.objective else None
-        self._checker = Checker(promises=not job.replicas) if check else None
+        moves = job.replicas > 0 or any(e.server is not None for e in scenario.events)
+        self._checker = Checker(promises=not moves) if check else None
         self._journal = journal
         self._lives: Counter[int] = Counter()
         """How often a server was started, by its number."""
@@ -222,7 +223,10 @@ class Simulation:
         elif event.what in LINKS:
             self._silence(event, silent=event.what == "silence")
         elif event.what == "end" and event.operator is not None:
-            self._operate(event.operator)
+            self._operate(event.operator, m.OperatorRequest(what=STOP))
+        elif event.what == "drain" and event.operator is not None:
+            assert event.server is not None
+            self._operate(event.operator, m.OperatorRequest(what=DRAIN, server=event.server))
         elif event.what == "end":
             self._lead.post(LEAD, ev.StopAsked())
         elif event.server is not None:
@@ -230,17 +234,22 @@ class Simulation:
         elif event.worker is not None:
             self._change_worker(event, event.worker)
 
-    def _operate(self, name: str) -> None:
-        """Let an operator connect to the lead and ask it to stop the job."""
+    def _operate(self, name: str, request: m.OperatorRequest) -> None:
+        """Let an operator connect to the lead and send it this request."""
         operator = OperatorProcess(name, self.job.job)
         self.operators.append(operator)
         lead = self._lead
         link_to_lead = link(
             self._clock, self._rng, self.scenario.link, operator, lead, (name, LEAD)
         )
-        operator.ask(link_to_lead)
+        operator.ask(link_to_lead, request)
 
     def _change_server(self, number: int, what: str) -> None:
+        if number == len(self.servers):
+            self.servers.append(self._make_server(number))
+            server = self.servers[number]
+            server.say_hello(self._link(server, self._lead, self.scenario.link))
+            return
         server = self.servers[number]
         if what == "join":
             if not server.alive:
@@ -302,6 +311,7 @@ _SERVER_EVENTS: dict[str, Callable[[ServerProcess], None]] = {
     "crash": ServerProcess.crash,
     "stop": ServerProcess.freeze,
     "continue": ServerProcess.thaw,
+    "drain": ServerProcess.drain,
 }
 _WORKER_EVENTS: dict[str, Callable[[WorkerProcess], None]] = {
     "crash": WorkerProcess.crash,

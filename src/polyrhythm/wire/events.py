@@ -55,6 +55,7 @@ class EventType(IntEnum):
     UNREACHABLE = 68
     INTRODUCED = 69
     DISMISSED = 70
+    DRAIN = 71
     # messages between a primary and its replicas
     COPY = 80
     COPIED = 81

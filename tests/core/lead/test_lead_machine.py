@@ -71,7 +71,8 @@ def test_servers_without_a_number_get_the_highest_free_one() -> None:
     lead.handle(ev.LinkClosed("s2", "it was told to"), 2)
     (admitted,) = sent(hello("second", -1), m.Admitted, "s2")
     (admitted,) = sent(hello("third", -1), m.Admitted, "s1")
-    assert refusal(hello("fourth", -1), "fourth").endswith("the job has all of its 3 servers")
+    (admitted,) = sent(hello("fourth", -1), m.Admitted, "s3")
+    assert admitted.server == 3, "one more than the job began with"
     assert of(list(lead.handle(ev.LinkClosed("s1", "it died"), 3)), fx.End), "all were there"
 
 

@@ -124,7 +124,7 @@ def test_contributions_of_workers_outside_the_view_are_ignored() -> None:
 
 
 def test_a_slice_that_moved_is_ignored_and_one_that_was_never_here_is_refused() -> None:
-    slices = OnArrivalSlices(0, (Route(0), Route(1, (0,))), 2, replicated=True)
+    slices = OnArrivalSlices(0, (Route(0), Route(1, (0,))), 2)
     slices.enlist(members({0: 1}))
     for slice_ in (1, 2):  # of one this server has a copy, the other does not exist
         earlier, present = (part(0, 1, 1, slice_, routing=routing) for routing in (1, 2))
@@ -236,7 +236,7 @@ def test_a_round_folded_again_for_slices_that_lack_it_does_not_change_the_others
     """This server has folded round 1 of slice 0. Then it becomes the primary of slice 1, and its
     copy lacks round 1. When it folds round 1 again, later additions to slice 0 must not count as
     folded."""
-    slices = RoundsSlices(0, (Route(0), Route(1, (0,))), 1, replicated=True)
+    slices = RoundsSlices(0, (Route(0), Route(1, (0,))), 1)
     slices.enlist(members({0: 1}))
     give(slices, part(0, 1, 1, 0))
     assert slices.fold(1) == (0,)
@@ -250,7 +250,7 @@ def test_a_round_folded_again_for_slices_that_lack_it_does_not_change_the_others
 
 def test_a_contribution_is_complete_when_the_slices_that_stayed_have_it_too() -> None:
     """One slice of the contribution came before the routes changed, and the others come after."""
-    slices = OnArrivalSlices(0, (Route(0), Route(0), Route(1, (0,))), 1, replicated=True)
+    slices = OnArrivalSlices(0, (Route(0), Route(0), Route(1, (0,))), 1)
     slices.enlist(members({0: 1}))
     assert give(slices, part(0, 1, 1, 0)) is None
     slices.reroute((Route(0), Route(0), Route(0, since=2)), 2)
@@ -280,7 +280,7 @@ def follow(slices: HeldSlices[Any], copy: Copy) -> StepCopied | None:
 
 
 def test_a_copy_supplies_contributions_of_workers_that_left_or_joined_again() -> None:
-    slices = OnArrivalSlices(0, one_copy(0, primary=1), 1, replicated=True)
+    slices = OnArrivalSlices(0, one_copy(0, primary=1), 1)
     sent, later = Row(5, 1, 3), Row(5, 2, 1)
     first = copy_of(Stamp(0, 0, 1), sent, server=1, worker=5, incarnation=1)
     assert follow(slices, first) == StepCopied(1, (sent,))
@@ -314,7 +314,7 @@ def test_the_last_step_again_is_repeated_and_a_later_one_leaves_a_gap() -> None:
 def test_a_server_without_steps_fetches_the_initial_parameters() -> None:
     """A server that was started again before the first fold has made no step and has no parameters,
     so it must fetch them."""
-    slices = RoundsSlices(0, one_copy(1), 1, replicated=True)
+    slices = RoundsSlices(0, one_copy(1), 1)
     assert slices.teach(1, Stamp(0, 0, 0), 1, 1).parts == 1
     slices.fold(1)
     assert slices.teach(1, Stamp(0, 0, 1), 1, 1).parts == 0
@@ -322,20 +322,20 @@ def test_a_server_without_steps_fetches_the_initial_parameters() -> None:
 
 
 def test_a_learner_gets_every_step_from_the_moment_it_is_taught() -> None:
-    slices = OnArrivalSlices(0, one_copy(1), 1, replicated=True)
+    slices = OnArrivalSlices(0, one_copy(1), 1)
     slices.reroute((Route(0, (1,), (2,)),), 2)
-    assert slices.copy_of_contribution(part(0, 1, 1), STEP)[1] == [1]
+    assert slices.step_of(part(0, 1, 1), STEP)[1] == [1]
     asked = (Stamp(0), Stamp(7))
     assert slices.taught(asked) == [Stamp(0)]
     slices.teach(2, Stamp(0), 1, 2)
-    assert slices.copy_of_contribution(part(0, 1, 2), STEP)[1] == [1, 2]
+    assert slices.step_of(part(0, 1, 2), STEP)[1] == [1, 2]
     slices.reroute(one_copy(1), 3)
-    assert slices.copy_of_contribution(part(0, 1, 3), STEP)[1] == [1]
+    assert slices.step_of(part(0, 1, 3), STEP)[1] == [1]
 
 
 def test_a_replica_ignores_steps_of_a_former_primary() -> None:
     """The primary of the slice was s0 and is s2 now. The replica s1 has adopted the state of s2."""
-    slices = RoundsSlices(1, one_copy(1, 2, since=1), 1, replicated=True)
+    slices = RoundsSlices(1, one_copy(1, 2, since=1), 1)
     follow(slices, copy_of(Stamp(0, 0, 1)))
     slices.reroute(one_copy(1, primary=2, since=2), 2)
     from_s2 = copy_of(Stamp(0, 2, 2), server=2)
@@ -352,7 +352,7 @@ def adopt(slices: HeldSlices[Any], state: State) -> StateAdopted | None:
 def test_a_step_is_recorded_though_the_slice_gets_another_primary_while_it_is_made() -> None:
     """The step is in the memory of the copy. If the stamp did not say so, the new primary, which
     lacks this step, would take the two slices for equal."""
-    slices = OnArrivalSlices(1, one_copy(1, 2, since=1), 1, replicated=True)
+    slices = OnArrivalSlices(1, one_copy(1, 2, since=1), 1)
     follow(slices, copy_of(Stamp(0, 1, 1)))
     step = copy_of(Stamp(0, 1, 2))
     verdict = slices.judge_step(step)
@@ -360,14 +360,14 @@ def test_a_step_is_recorded_though_the_slice_gets_another_primary_while_it_is_ma
     slices.reroute(one_copy(1, primary=2, since=2), 2)
     assert slices.copied(step, verdict) is None
     assert slices.stamp(0) == Stamp(0, 1, 2)
-    new_primary = OnArrivalSlices(2, one_copy(1, primary=2, since=2), 2, replicated=True)
+    new_primary = OnArrivalSlices(2, one_copy(1, primary=2, since=2), 2)
     new_primary.held(0).follow(Stamp(0, 1, 1), ())
     (held,) = slices.fetch((0,), 2).held
     assert new_primary.teach(1, held, 1, 2).parts == 1
 
 
 def test_a_state_is_not_current_if_the_slice_gets_another_primary_while_it_is_written() -> None:
-    slices = OnArrivalSlices(1, one_copy(1, 2, since=1), 1, replicated=True)
+    slices = OnArrivalSlices(1, one_copy(1, 2, since=1), 1)
     slices.reroute((Route(0, (2,), (1,), 1),), 2)
     slices.reroute((Route(2, (), (1,), 3),), 3)
     slices.reroute((Route(0, (2,), (1,), 4),), 4)
@@ -387,7 +387,7 @@ def test_a_state_is_not_current_if_the_slice_gets_another_primary_while_it_is_wr
 
 
 def test_a_primary_that_is_demoted_forgets_what_was_not_folded() -> None:
-    slices = RoundsSlices(0, one_copy(1), 1, replicated=True)
+    slices = RoundsSlices(0, one_copy(1), 1)
     slices.enlist(members({0: 1}))
     give(slices, part(0, 1, 1))
     slices.fold(1)
@@ -399,7 +399,7 @@ def test_a_primary_that_is_demoted_forgets_what_was_not_folded() -> None:
 
 
 def test_a_slice_that_went_away_and_comes_back_is_not_current() -> None:
-    slices = RoundsSlices(1, one_copy(1), 1, replicated=True)
+    slices = RoundsSlices(1, one_copy(1), 1)
     assert slices.judge_step(copy_of(Stamp(0, 0, 1))) is Verdict.NEW
     slices.reroute(one_copy(2), 2)
     assert 0 not in slices
@@ -443,7 +443,7 @@ def test_only_slices_whose_role_changes_are_locked(epochs: list[tuple[Route, ...
     """The runtime locks `moving`, moves memory as `RoleChanges` says, and sets the routes. Every
     other slice keeps its role and its ledger, so that it may be in use meanwhile."""
     for server in range(SERVERS):
-        slices = RoundsSlices(server, epochs[0], 1, replicated=True)
+        slices = RoundsSlices(server, epochs[0], 1)
         slices.enlist(members({0: 1}))
         for routing, routes in enumerate(epochs[1:], 2):
             mine, copies = set(slices.mine), set(slices.copies)
@@ -472,9 +472,7 @@ class Model:
 
     def __init__(self, routes: tuple[Route, ...]) -> None:
         self.routes, self.routing = routes, 1
-        self.servers = [
-            OnArrivalSlices(server, routes, 1, replicated=True) for server in range(SERVERS)
-        ]
+        self.servers = [OnArrivalSlices(server, routes, 1) for server in range(SERVERS)]
         self.post: dict[tuple[int, int], list[Copy | State]] = {}
         for server in self.servers:
             server.enlist(members({0: 1}))
@@ -483,9 +481,10 @@ class Model:
         server = self.servers[self.routes[slice_].primary]
         message = part(0, 1, sequence, slice_, routing=self.routing)
         if server.judge(message) is Verdict.NEW:
-            copy, targets = server.copy_of_contribution(message, STEP)
-            for to in targets:
-                self.post.setdefault((copy.server, to), []).append(copy)
+            if (sent_on := server.step_of(message, STEP)) is not None:
+                copy, targets = sent_on
+                for to in targets:
+                    self.post.setdefault((copy.server, to), []).append(copy)
             server.add(message)
 
     def fetch(self, server: int) -> None:

@@ -55,7 +55,7 @@ def test_a_server_gets_repeated_contributions_before_new_ones() -> None:
     contribute(contributing, landing)
     assert pushes(effects) == [(0, 2)]
     effects = post.begin()
-    contributing.reroute(ROUTES)
+    contributing.reroute(ROUTES, 0)
     assert pushes(effects) == [(1, 1), (1, 2)]
     assert not contributing.relinking
 

@@ -180,7 +180,7 @@ def test_a_version_is_hashed_once_for_all_its_readers(hashed: Hashed, pairs, upd
     for here, _ in pairs:
         here.incarnation = 1
         peers.add(here)
-    publishing = Publishing(0, lambda: held, peers, _Driver(), replicated=False, workers=READERS)  # type: ignore[arg-type]
+    publishing = Publishing(0, lambda: held, peers, _Driver(), workers=READERS)  # type: ignore[arg-type]
     before: list[dict[int, bytes]] = []
     for round_ in range(1, 2 * SLOTS + 1):
         contribute(held, round_)
@@ -203,7 +203,7 @@ def publish(worker: int, round_: int, slot: int) -> fx.Publish:
 
 
 def test_readers_begin_at_different_slices() -> None:
-    publishing = Publishing(0, None, None, None, replicated=False, workers=4)  # type: ignore[arg-type]
+    publishing = Publishing(0, None, None, None, workers=4)  # type: ignore[arg-type]
     assert [publishing._first_for(worker, 48) for worker in range(6)] == [0, 12, 24, 36, 0, 12]
     assert [publishing._first_for(worker, 1) for worker in range(6)] == [0] * 6
     assert publishing._first_for(3, 0) == 0

@@ -316,7 +316,17 @@ class Cuts:
             return False
         return self._state.asked or self._schedule.due(self._mode.done, now_ns)
 
+    @property
+    def writers(self) -> frozenset[int]:
+        """The servers that have not written their part of the cut yet."""
+        cut = self._state.cut
+        return frozenset() if cut is None else frozenset(cut.unwritten)
+
     # -- with rounds ---------------------------------------------------------------------------
+
+    def awaits_fold(self, now_ns: int) -> bool:
+        """Whether a cut is due that can be taken only after a fold."""
+        return not self._mode.withholds and self._due(now_ns)
 
     def on_folded(self, now_ns: int) -> None:
         """Take a cut if one is due, now that every primary has folded and the next fold is not

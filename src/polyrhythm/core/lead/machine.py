@@ -15,6 +15,7 @@ from polyrhythm.core.lead.data.leasing import Leasing
 from polyrhythm.core.lead.data.sharing import Sharing
 from polyrhythm.core.lead.deadlines import Deadlines
 from polyrhythm.core.lead.members.lifecycle import Lifecycle
+from polyrhythm.core.lead.members.view import Member
 from polyrhythm.core.lead.operator_requests import OperatorRequests
 from polyrhythm.core.lead.overtime import Overtime
 from polyrhythm.core.lead.parts import Parts
@@ -195,6 +196,7 @@ class LeadMachine:
             return
         reason, failed = plain_reason(message.reason), message.failed
         self._lifecycle.leave(member, reason, now_ns, failed=failed, rejoins=message.rejoins)
+        self._advance_between_folds(now_ns)
 
     def _on_link_closed(self, event: ev.LinkClosed, now_ns: int) -> None:
         self._admission.on_link_closed(event.peer)
@@ -208,6 +210,7 @@ class LeadMachine:
             self._lifecycle.remove(member, Reason("link-ended", {"detail": event.detail}), now_ns)
         elif worker is not None and self._removals.on_link_ended(worker, event.incarnation, now_ns):
             self._lifecycle.end_if_deserted(now_ns)
+        self._advance_between_folds(now_ns)
 
     # -- contributions -------------------------------------------------------------------------
 
@@ -246,8 +249,22 @@ class LeadMachine:
     # -- folds ---------------------------------------------------------------------------------
 
     def _on_folded(self, message: m.Folded, now_ns: int) -> None:
-        if self._mode.on_folded(message):
+        if not self._mode.on_folded(message):
+            return
+        if self._moves_in_fold(now_ns):
+            self._rounds.keep_open()
+        else:
             self._after_fold(now_ns)
+
+    def _moves_in_fold(self, now_ns: int) -> bool:
+        """Every primary has folded. With rounds, slices whose copies are ready get their new primaries
+        now: no contribution is on its way, and the workers get the new routes before they are
+        released, so none is sent twice. Returns True if the fold must wait for the routes. *No slice
+        moves in a fold that becomes a cut.*"""
+        first = self._rounds.round == 0
+        if not self._mode.promotes_in_folds or first or self._ending.begun:
+            return False
+        return not self._cuts.awaits_fold(now_ns) and self._advance(now_ns, promotes=True)
 
     def _after_fold(self, now_ns: int) -> None:
         """Every primary has folded: end the job, or release the members."""
@@ -270,7 +287,7 @@ class LeadMachine:
             self._lifecycle.enter_attached(now_ns)
         self._mode.end_if_idle(now_ns)
         self._mode.on_released(now_ns)
-        self._promote(now_ns)
+        self._advance_between_folds(now_ns)
 
     # -- servers -------------------------------------------------------------------------------
 
@@ -338,9 +355,15 @@ class LeadMachine:
         if self._servers.on_caught_up(message, now_ns):
             self._mode.on_learned(now_ns)
 
-    def _promote(self, now_ns: int) -> None:
-        if not self._ending.begun:
-            self._servers.promote(now_ns)
+    def _advance(self, now_ns: int, *, promotes: bool) -> bool:
+        return self._servers.advance(now_ns, promotes=promotes, busy=self._cuts.writers)
+
+    def _advance_between_folds(self, now_ns: int) -> None:
+        """Let slices take their next steps. With rounds, slices get new primaries in the middle of a
+        fold, unless there is no member, and so no fold."""
+        if not self._ending.begun and not self._rounds.folding:
+            in_folds = self._mode.promotes_in_folds and len(self.view) > 0
+            self._advance(now_ns, promotes=not in_folds)
 
     def _on_placed(self, message: m.Placed, now_ns: int) -> None:
         if not self._servers.on_placed(message, now_ns):
@@ -359,19 +382,25 @@ class LeadMachine:
         """Every server applies the new routes: tell the members, and continue with everything that
         waited for the routes."""
         change, rows, versions = self._servers.on_followed(now_ns)
+        news = change.promoted or change.joined or change.lost or change.left
         for member in self.view.all_attached():
-            if change.promoted or change.lost or not member.routed:
-                self._outbox.route(member)
+            if news or not member.routed:
+                self._outbox.route(member, self._secured(member))
+        for server in change.left:
+            self._servers.dismiss(server)
         if change.promoted:
             self._recount(rows, versions, now_ns)
         self._mode.resume(now_ns)
-        if not self._rounds.folding:
-            self._promote(now_ns)
+        self._advance_between_folds(now_ns)
         if not self._rounds.open:
             self._lifecycle.open_if_ready(now_ns)
         elif not self._rounds.opening:
             self._lifecycle.enter_attached(now_ns)
-        self._ending.on_rerouted(self._mode.done, now_ns)
+        self._ending.on_rerouted(self._mode.done, now_ns, moved=bool(change.promoted))
+
+    def _secured(self, member: Member) -> int:
+        """The last contribution of a member that is in every slice and on every copy."""
+        return self._contributions.secured(*member.key, self._rounds.folded)
 
     def _recount(
         self,
@@ -403,6 +432,10 @@ class LeadMachine:
         self._progress.resume(record)
         self._mode.part = record.part
         self._cuts.resume(record, event.kept_nbytes)
+
+    def _on_cut_written(self, message: m.CutWritten, now_ns: int) -> None:
+        self._cuts.written(message, now_ns)
+        self._advance_between_folds(now_ns)  # a drained server may have waited for this
 
     def _on_kept(self, message: m.Kept, now_ns: int) -> None:
         if self.view.get(message.worker, message.incarnation) is not None:
@@ -474,9 +507,10 @@ class LeadMachine:
         m.Alive: _on_alive,
         m.Unreachable: _on_unreachable,
         m.CaughtUp: _on_caught_up,
+        m.Drain: lambda lead, message, now_ns: lead._requests.on_drain_asked(message, now_ns),
         m.Withheld: lambda lead, message, now_ns: lead._cuts.withheld(message),
         m.Keeping: lambda lead, message, now_ns: lead._cuts.keeping.on_announced(message),
         m.Kept: _on_kept,
         m.CutTaken: lambda lead, message, now_ns: lead._cuts.taken(message, now_ns),
-        m.CutWritten: lambda lead, message, now_ns: lead._cuts.written(message, now_ns),
+        m.CutWritten: _on_cut_written,
     }

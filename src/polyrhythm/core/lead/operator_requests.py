@@ -1,5 +1,6 @@
-"""Requests to the lead that do not come from members: a signal or an operator requests a stop, or
-an operator requests a checkpoint or the job's code.
+"""Requests to the lead that do not come from members: a signal or an operator requests a stop; an
+operator requests a checkpoint or the job's code; an operator or a server requests that the server
+is drained.
 
 *A stop shuts the job down cleanly: every worker leaves its loop with the final parameters. It ends
 the job at once if the request says so, if round 1 has not opened, or if no member is left. If the
@@ -18,7 +19,7 @@ from polyrhythm.core.lead.progress.progress import stopped
 from polyrhythm.core.lead.rounds.modes import Mode
 from polyrhythm.core.machine import Reason
 from polyrhythm.wire import messages as m
-from polyrhythm.wire.messages.operator import CHECKPOINT, CODE, STOP
+from polyrhythm.wire.messages.operator import CHECKPOINT, CODE, DRAIN, STOP
 
 
 class OperatorRequests:
@@ -28,6 +29,7 @@ class OperatorRequests:
         self._cuts = cuts
         self._job = parts.job
         self._view = parts.view
+        self._servers = parts.servers
         self._rounds = parts.rounds
         self._admission = parts.admission
         self._operators = parts.operators
@@ -83,6 +85,24 @@ class OperatorRequests:
         if (fault := self._cuts.ask()) is not None:
             self._operators.done(CHECKPOINT, fault, failed=True)
 
+    def _drain_for(self, request: m.OperatorRequest, name: str, now_ns: int) -> None:
+        if (fault := self._drain(request.server, name, now_ns)) is not None:
+            self._operators.done(DRAIN, fault, failed=True, server=request.server)
+
+    def on_drain_asked(self, message: m.Drain, now_ns: int) -> None:
+        """Drain a server that asks for it. If it cannot be drained, tell it to leave at once; but while
+        the job ends it stays, because the model may not be saved yet."""
+        if self._ending.begun:
+            return
+        if (fault := self._drain(message.server, "", now_ns)) is not None:
+            self._outbox.stop_server(message.server, fault)
+
+    def _drain(self, server: int, by: str, now_ns: int) -> Reason | None:
+        """Drain a server. Returns why that is not possible; else None."""
+        if self._ending.begun:
+            return Reason("ending-already")
+        return self._servers.drain(server, by, now_ns)
+
     def _send_code_for(self, request: m.OperatorRequest, name: str, now_ns: int) -> None:
         """Send the job's code to this operator. Only a job that was started from a file has code to
         send."""
@@ -96,6 +116,7 @@ class OperatorRequests:
     ] = {
         STOP: _stop_for,
         CHECKPOINT: _cut_for,
+        DRAIN: _drain_for,
         CODE: _send_code_for,
     }
     """The handler of each request of an operator; it gets the operator's name."""

@@ -10,14 +10,16 @@ import msgspec
 from polyrhythm.core.effects import Drop, Send, SendCode
 from polyrhythm.core.lead.outbox import LeadOutbox
 from polyrhythm.core.machine import Reason
+from polyrhythm.core.names import server_name
 from polyrhythm.wire import messages as m
-from polyrhythm.wire.messages.operator import CODE
+from polyrhythm.wire.messages.operator import CODE, NO_SERVER
 
 
 class Operator(msgspec.Struct):
     name: str
     asked: str = ""
-    """The request that the operator waits for; empty before it has sent one."""
+    """The request that the operator waits for, with the server that it is about; empty before the
+    operator has sent a request."""
 
 
 class Operators:
@@ -43,7 +45,7 @@ class Operators:
         if operator.asked:
             self.refuse(link, Reason("asked-already", {"name": operator.name}))
             return None
-        operator.asked = request.what
+        operator.asked = _asked(request.what, request.server)
         return operator.name
 
     def refuse(self, link: str, fault: Reason) -> None:
@@ -60,11 +62,16 @@ class Operators:
                 Send(link, m.OperatorAnswer(term=self._outbox.seat.term, reason=reason))
             )
 
-    def done(self, what: str, reason: Reason, *, failed: bool = False) -> None:
+    def done(
+        self, what: str, reason: Reason, *, failed: bool = False, server: int = NO_SERVER
+    ) -> None:
         """Send the last answer to all operators with this request, which was carried out or has
-        failed."""
+        failed. `server`: the server that the request is about, if it is about one."""
+        self._end(_asked(what, server), reason, failed=failed)
+
+    def _end(self, asked: str, reason: Reason, *, failed: bool) -> None:
         term = self._outbox.seat.term
-        for link in self._waiting(what):
+        for link in self._waiting(asked):
             answer = m.OperatorAnswer(term=term, reason=reason, done=True, failed=failed)
             self._outbox.do(Send(link, answer))
             self._outbox.do(Drop(link, reason))
@@ -80,8 +87,12 @@ class Operators:
 
     def close(self, reason: Reason, *, failed: bool) -> None:
         """Send every operator its last answer: the job is over."""
-        for what in sorted({operator.asked for operator in self._operators.values()}):
-            self.done(what, reason, failed=failed)
+        for asked in sorted({operator.asked for operator in self._operators.values()}):
+            self._end(asked, reason, failed=failed)
 
-    def _waiting(self, what: str) -> list[str]:
-        return [link for link, operator in self._operators.items() if operator.asked == what]
+    def _waiting(self, asked: str) -> list[str]:
+        return [link for link, operator in self._operators.items() if operator.asked == asked]
+
+
+def _asked(what: str, server: int) -> str:
+    return what if server == NO_SERVER else f"{what} {server_name(server)}"

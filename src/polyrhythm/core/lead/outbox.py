@@ -108,8 +108,9 @@ class LeadOutbox:
             )
         )
 
-    def route(self, member: Member) -> None:
-        """Send the routes to a member, and tell it whether it must seed the slices."""
+    def route(self, member: Member, secured: int = 0) -> None:
+        """Send the routes to a member, and tell it whether it must seed the slices. `secured`: the
+        last contribution that it need not send again."""
         member.routed = True
         seed = self._routing.seeds(member.worker)
         message = m.Routing(
@@ -118,6 +119,7 @@ class LeadOutbox:
             seed=seed,
             servers=self._routing.specs,
             seat=self.seat.server,
+            secured=secured,
         )
         self.tell(member, message)
 
@@ -130,6 +132,11 @@ class LeadOutbox:
         stop = m.Stop(term=self.seat.term, view=self._view.epoch, reason=reason, failed=failed)
         for member in self._view.members():
             self.tell(member, stop)
+
+    def stop_server(self, server: int, reason: Reason) -> None:
+        """Tell one server that the job goes on without it."""
+        stop = m.Stop(term=self.seat.term, view=self._view.epoch, reason=reason)
+        self.out.append(Send(server_name(server), stop))
 
     def stop_servers(self, reason: Reason, *, failed: bool) -> None:
         """Tell every server that the job is over."""

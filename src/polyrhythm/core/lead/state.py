@@ -82,7 +82,11 @@ def begin_state(job: JobSpec) -> LeadState[SyncPolicy]:
         admission=Admission(job.job),
         opening=Opening(job.workers, job.start_timeout_s),
         routing=RoutingTable(
-            job.servers, job.slice_nbytes, job.replicas, restores=bool(job.resume)
+            job.servers,
+            job.slice_nbytes,
+            job.replicas,
+            fixed=keeps_rows(job.kind) and not policy.traits.rounds,
+            restores=bool(job.resume),
         ),
         removals=Removals(grace_s, link_timeout_s(job.lead_timeout_s)),
         servers=ServersState(Suspicion(job.heartbeat_s, UNKNOWN_FACTOR)),
@@ -132,7 +136,7 @@ def connect(
         sharing=sharing,
         outbox=outbox,
         operators=operators,
-        servers=Servers(state.servers, job, routing, rounds, outbox),
+        servers=Servers(state.servers, job, routing, rounds, outbox, operators),
         broken=BrokenLinks(state.broken, job, view, routing, seat),
         progress=progress,
         saving=saving,

@@ -93,6 +93,9 @@ class WaitReport:
                 "servers": list(self._routing.late),
             }
             return Waiting(Reason("failover", fields), change.since_ns)
+        if change is not None and change.promoted:
+            late: dict[str, Field] = {"servers": list(self._routing.late)}
+            return Waiting(Reason("moving", late), change.since_ns)
         if self._contributions.owed:
             workers, servers = self._contributions.owing()
             fields = {"workers": sorted(workers), "servers": sorted(servers)}

@@ -1,16 +1,22 @@
-"""The steps by which routes change when a server is lost or joins, or a copy has caught up.
+"""The steps by which routes change when a server is lost, joins or leaves, or a copy has caught up.
 
 *A slice moves in four steps: add a learner, let it catch up, promote it, drop the old copy.* A
 slice moves when a server joins or leaves, or when a lost copy is restored. A learner that has
-caught up becomes a replica, and only a replica is promoted. Each step leads towards the target
-routes, which the ring gives.
+caught up becomes a replica, and only a replica is promoted. *Slices do not wait for each other: each
+takes its next step as soon as its own copy is ready.* Each step leads towards the target routes,
+which a scheme gives (`schemes.py`).
 """
 
+from collections import Counter
 from collections.abc import Collection, Sequence
 
 from polyrhythm.wire.messages import Route
 
 Routes = tuple[Route, ...]
+WINDOW_NBYTES = 16 * 2**20
+"""A learner fetches at most this many bytes of parameters from one primary at a time. When it has
+caught up with them, it fetches the next slices. So the first slices are promoted while others are
+still copied, and the memory and the time that a primary spends on copies are limited."""
 
 
 def orphaned(routes: Sequence[Route], gone: int) -> list[int]:
@@ -58,16 +64,48 @@ def _without(route: Route, gone: int, heir: int, epoch: int) -> Route:
     return Route(primary, others, learners, epoch)
 
 
-def add_learners(routes: Sequence[Route], targets: Sequence[Route]) -> Routes:
-    """The routes with a learner for every server in `targets` that does not have the slice, and
-    with no other learners. Servers that have the slice keep it."""
-    return tuple(_add_learners(now, target) for now, target in zip(routes, targets, strict=True))
+def add_learners(
+    routes: Sequence[Route],
+    targets: Sequence[Route],
+    sizes: Sequence[int],
+    window_nbytes: int = WINDOW_NBYTES,
+) -> Routes:
+    """The routes with learners for servers in `targets` that do not have the slice, and with no
+    other learners. Servers that have the slice keep it. A server fetches slices of at most
+    `window_nbytes` from one primary at a time, but at least one slice; the others wait."""
+    fetching: Counter[tuple[int, int]] = Counter()
+    kept = []
+    for now, target, nbytes in zip(routes, targets, sizes, strict=True):
+        lacking = [s for s in (target.primary, *target.replicas) if s not in _copies(now)]
+        learners = tuple(server for server in lacking if server in now.learners)
+        fetching.update({(now.primary, learner): max(1, nbytes) for learner in learners})
+        kept.append((now, lacking, learners))
+
+    def begins(primary: int, learner: int, nbytes: int) -> bool:
+        before = fetching[primary, learner]
+        if before and before + nbytes > window_nbytes:
+            return False
+        fetching[primary, learner] += max(1, nbytes)
+        return True
+
+    return tuple(
+        Route(
+            now.primary,
+            now.replicas,
+            tuple(
+                server
+                for server in lacking
+                if server in learners or begins(now.primary, server, nbytes)
+            ),
+            now.since,
+        )
+        for (now, lacking, learners), nbytes in zip(kept, sizes, strict=True)
+    )
 
 
-def _add_learners(now: Route, target: Route) -> Route:
-    have = (now.primary, *now.replicas)
-    learners = tuple(server for server in (target.primary, *target.replicas) if server not in have)
-    return Route(now.primary, now.replicas, learners, now.since)
+def _copies(route: Route) -> tuple[int, ...]:
+    """The servers that have everything of this slice."""
+    return (route.primary, *route.replicas)
 
 
 def learned(routes: Sequence[Route], primary: int, learner: int) -> Routes:

@@ -277,11 +277,13 @@ class Leases:
     version because it asked, or after slices moved, must name that version to this server: its
     contribution or `Pulled` may refer to a version that another primary sent.*
 
-    `rotating`: see `Versions`. `replicas`: the job has replicas, so slices may move.
+    `rotating`: see `Versions`. `replicas`: the job has replicas. Without replicas, no reader can have
+    copied a version from another primary until slices move for the first time.
     """
 
     def __init__(self, *, rotating: bool, replicas: bool) -> None:
-        self._replicas = replicas
+        self._have_moved = replicas
+        """Whether slices may have moved since the job began."""
         self.versions = Versions(rotating=rotating)
         self.pulls: dict[int, Pull] = {}
         """Per reader, the pull that cannot be answered yet."""
@@ -300,6 +302,9 @@ class Leases:
     def move(self, version: int) -> None:
         """The set of slices of which this server is the primary has changed; all of them have
         `version`."""
+        if not self._have_moved:
+            self._have_moved = True
+            self._apart.update(reader for reader, _ in self.versions.leases())
         self._moved = True
         self.versions.move(version)
 
@@ -311,7 +316,7 @@ class Leases:
             self.pulls.pop(reader, None)
         if not self.versions.lease(reader):
             return False
-        if self._replicas:
+        if self._have_moved:
             (self._apart.add if asked or self._moved else self._apart.discard)(reader)
         return True
 

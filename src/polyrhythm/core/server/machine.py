@@ -203,6 +203,10 @@ class ServerMachine:
     def _on_adopted(self, message: m.Adopted, now_ns: int) -> None:
         self._failover.confirm(message, now_ns, adopted=True)
 
+    def _on_drain_asked(self, event: ev.DrainAsked, now_ns: int) -> None:
+        """This server wants to leave: ask the lead for it. The lead's `Stop` is the answer."""
+        self.state.tell_lead(m.Drain(**self.state.identity()))
+
     # -- contributions and folds ---------------------------------------------------------------
 
     def _on_contributed(self, event: ev.Contributed, now_ns: int) -> None:
@@ -361,6 +365,7 @@ class ServerMachine:
     _HANDLERS: ClassVar[dict[type, Callable[["ServerMachine", Any, int], None]]] = {
         ev.Tick: _on_tick,
         ev.LinksQuiet: _on_links_quiet,
+        ev.DrainAsked: _on_drain_asked,
         ev.LeadLinked: _on_lead_linked,
         ev.LeadHeard: _on_lead_heard,
         m.Alive: _on_alive,

@@ -78,8 +78,8 @@ class ServerMode(Protocol):
 
 
 def choose_mode(server: int, job: m.JobSpec) -> tuple[ServerState, ServerMode]:
-    rounds, replicas = traits_of(job.sync).rounds, job.replicas > 0
-    leases = Leases(rotating=rounds and job.updater == "addition", replicas=replicas)
+    rounds = traits_of(job.sync).rounds
+    leases = Leases(rotating=rounds and job.updater == "addition", replicas=job.replicas > 0)
     state = ServerState(server, job, leases)
     if not rounds:
         return state, OnArrivalMode(state)

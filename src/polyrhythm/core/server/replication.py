@@ -206,10 +206,10 @@ class ReplicaFetch:
         yet."""
         asks = []
         for primary, slices in self._wanted(place).items():
-            new = any(slice_ not in self._copies for slice_ in slices)
-            if new and not slices <= self._fetching.get(primary, (0, frozenset()))[1]:
-                self._fetching[primary] = (place.routing, frozenset(slices))
-                asks.append(FetchState(primary, tuple(sorted(slices)), place.routing))
+            missing = frozenset(slices.difference(self._copies))
+            if not missing <= self._fetching.get(primary, (0, frozenset()))[1]:
+                self._fetching[primary] = (place.routing, missing)
+                asks.append(FetchState(primary, tuple(sorted(missing)), place.routing))
         return asks
 
     def on_adopted(self, event: StateAdopted) -> bool:

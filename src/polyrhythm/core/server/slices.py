@@ -235,11 +235,9 @@ class HeldSlices(Generic[Held]):
         routes: Sequence[Route],
         routing: int,
         *,
-        replicated: bool = False,
         fresh: bool = True,
     ) -> None:
-        """`replicated`: the job has replicas, so slices have steps that other servers make too.
-        `fresh`: the slices have no values yet, and their holders will get the initial parameters.
+        """`fresh`: the slices have no values yet, and their holders will get the initial parameters.
         Otherwise this server must fetch its slices."""
         self.routing = routing
         self.round = 1
@@ -248,7 +246,6 @@ class HeldSlices(Generic[Held]):
         """Whether the lead has named the members. The lead names them only when every server has
         all initial parameters."""
         self._server = server
-        self._replicated = replicated
         self._frozen = False
         self._members: dict[int, int] = {}
         self._partial: dict[tuple[int, int, int], int] = {}
@@ -458,6 +455,10 @@ class HeldSlices(Generic[Held]):
         )
         return copy, sorted(held.copy_targets)
 
+    def sent_on(self, slices: Iterable[int]) -> list[int]:
+        """Those of these slices whose steps are sent to other servers."""
+        return [slice_ for slice_ in slices if self._held[slice_].copy_targets]
+
     def teach(self, peer: int, theirs: Stamp, slices: int, routing: int) -> State:
         """The head of the state of a slice for `peer`, which from now on also gets every step of the
         slice. It has 0 `parts` if the stamp `theirs` shows that the copy of `peer` equals the slice.
@@ -582,8 +583,6 @@ class RoundsSlices(HeldSlices[RoundsSlice]):
         contributions that have come."""
         self.round = round_ + 1
         self._torn = len(self._partial) if named is None else 0
-        if not self._replicated:
-            return self.mine
         last = None if named is None else {(r.worker, r.incarnation): r.sequence for r in named}
         behind = tuple(s for s in self.mine if self._held[s].stamp.number < round_)
         for slice_ in behind:
@@ -605,12 +604,13 @@ class OnArrivalSlices(HeldSlices[HeldSlice]):
 
     _slice_type = HeldSlice
 
-    def copy_of_contribution(
-        self, message: Contribution, step: SliceStep
-    ) -> tuple[Copy, list[int]]:
+    def step_of(self, message: Contribution, step: SliceStep) -> tuple[Copy, list[int]] | None:
         """The next step of a slice folds this contribution. Returns the message about the step, and
-        the servers that must make it too."""
+        the servers that must make it too; None if there are none."""
         held = self._held[message.slice]
+        stamp = held.make_step(held.stamp.number + 1)
+        if not held.copy_targets:
+            return None
         copy = Copy(
             routing=self.routing,
             server=self._server,
@@ -618,7 +618,7 @@ class OnArrivalSlices(HeldSlices[HeldSlice]):
             incarnation=message.incarnation,
             sequence=message.sequence,
             slice=message.slice,
-            stamp=held.make_step(held.stamp.number + 1),
+            stamp=stamp,
             step=step,
             rows=(Row(message.worker, message.incarnation, message.sequence),),
             indices=message.indices,

@@ -84,14 +84,19 @@ class Entry:
         if not state.joining.routed:
             self._follow_first(message, now_ns)
             return
-        state.mode.landing.reroute(message.routes)
+        mode, lost = state.mode, state.joining.lost
+        moved = lost or mode.landing.leads_elsewhere(message.routes)
+        mode.landing.reroute(message.routes)
         state.joining.seed(message)
-        state.pushes.reroute(message.routes)
+        state.pushes.reroute(message.routes, message.secured)
+        self._training.on_secured(now_ns)
         for server, sequence, routing in state.pushes.take_early():
             self._training.acknowledge(server, sequence, routing, now_ns)
-        has_version = state.user_computes or state.mode.landing.whole
+        if not moved:
+            return  # a server has joined: what is on its way comes from where it was to come from
+        has_version = state.user_computes or mode.landing.whole
         enough = state.leaves and has_version
-        if state.mode.read_again(state.pushes.sequence, state.phase, enough=enough):
+        if mode.read_again(state.pushes.sequence, state.phase, enough=enough, lost=lost):
             self._training.resume_if_whole(now_ns)
 
     def on_enrolling(self, event: ev.Enrolling, now_ns: int) -> None:

@@ -40,6 +40,7 @@ class Joining:
         "_routes",
         "_servers",
         "again_ns",
+        "lost",
         "parted",
         "routed",
     )
@@ -58,6 +59,9 @@ class Joining:
         self.routed = False
         """Whether the worker follows routes."""
         self.parted: Parted | None = None
+        self.lost = False
+        """Whether the routes that the worker follows now lack a server of the routes before, or the
+        link to one has ended since."""
 
     @property
     def linked(self) -> bool:
@@ -88,7 +92,7 @@ class Joining:
             self._outbox.tell_lead(m.Attach(**self._outbox.identity(), spec=spec))
 
     def reroute(self, message: m.Routing) -> None:
-        self._routes = message
+        self._routes, self.lost = message, self._routes is not None and self.lost
 
     def follow(self) -> m.Routing | None:
         """The routes to follow from now on, if new ones have come and all their servers are linked;
@@ -96,7 +100,9 @@ class Joining:
         message = self._routes
         if message is None:
             return None
+        self.lost = self.lost or self.parted is not None
         if message.servers:
+            self.lost = self.lost or self._links.lacks(message.servers)
             self._links.want(message.servers)
         if not self.linked:
             return None
@@ -120,8 +126,7 @@ class Joining:
     def lose_link(self, server: int, incarnation: int) -> bool:
         """Note the end of a link. Returns False if a newer link has replaced it, or if the lead has
         already said that the server is lost."""
-        ended = self._links.on_ended(server, incarnation)
-        return ended and (not self.routed or server in self._links)
+        return self._links.on_ended(server, incarnation) and server in self._links
 
     def on_unreached(self, server: int, incarnation: int, detail: str, now_ns: int) -> None:
         """Tell the lead that a server does not answer, and try again later."""

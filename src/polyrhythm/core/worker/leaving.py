@@ -119,7 +119,7 @@ class Departure:
             if not state.joining.lose_link(server, event.incarnation):
                 return
             state.pushes.relinking.add(server)
-        if state.phase is Phase.LEAVING and (server is None or not state.survives):
+        if state.phase is Phase.LEAVING and (server is None or not state.survives(server)):
             # Do not wait any more: no other process can acknowledge what was sent to the lost
             # server.
             self.depart(now_ns)
@@ -130,7 +130,7 @@ class Departure:
             self.fail(failed.because(state.rejoins_because), now_ns)
         elif server is not None and state.phase is Phase.ADMITTED and state.begun:
             state.joining.on_unreached(server, event.incarnation, event.detail, now_ns)
-        elif server is not None and (begun or state.survives):
+        elif server is not None and (begun or state.survives(server)):
             state.joining.wait_for_word(server, event.incarnation, reason, now_ns)
         elif not begun:
             self.fail(reason, now_ns)

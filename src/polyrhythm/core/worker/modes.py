@@ -96,9 +96,12 @@ class WorkerRoundsMode(Pulls):
     def landed_while_resting(self) -> None:
         pass
 
-    def read_again(self, sequence: int, phase: Phase, *, enough: bool) -> bool:
+    def read_again(self, sequence: int, phase: Phase, *, enough: bool, lost: bool) -> bool:
         """Request the parameters again, because routes have changed and the servers that were asked
-        may not be the primaries any more."""
+        may not be the primaries any more. If no server is lost, versions that were pushed are still
+        on their way."""
+        if not lost and not self._pulling:
+            return False
         self._pulling.clear()
         self.must_pull = True
         return True
@@ -198,7 +201,7 @@ class WorkerArrivalMode(Pulls):
         if not self.answer_first:
             self.say_pulled()
 
-    def read_again(self, sequence: int, phase: Phase, *, enough: bool) -> bool:
+    def read_again(self, sequence: int, phase: Phase, *, enough: bool, lost: bool) -> bool:
         if self.ticket == 0 or enough:
             return False
         if phase in AWAITING or (phase is Phase.RESTING and self.answer_first):

@@ -37,6 +37,11 @@ class Assembly:
         self.whole = True
         """Whether all slices are of one version."""
 
+    def leads_elsewhere(self, routes: tuple[Route, ...]) -> bool:
+        """Whether some slice has another primary in these routes."""
+        pairs = zip(routes, self.routes, strict=True)
+        return any(now.primary != before.primary for now, before in pairs)
+
     def reroute(self, routes: tuple[Route, ...]) -> None:
         """Follow new primaries. The slices that have arrived keep their versions."""
         self.routes = routes

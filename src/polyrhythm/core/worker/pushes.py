@@ -82,6 +82,10 @@ class Outstanding:
             else:
                 self.sent.remove(sent)
 
+    def secure(self, sequence: int) -> None:
+        """Contributions up to this one are in every slice: nothing of them is sent again."""
+        self.sent = [sent for sent in self.sent if sent.sequence > sequence]
+
     def reroute(
         self, routes: tuple[Route, ...], relinked: Collection[int] = ()
     ) -> list[tuple[SentContribution, dict[int, tuple[int, ...]]]]:
@@ -248,9 +252,10 @@ class Pushes:
         self.outstanding.acknowledge(server, sequence, routing)
         return True
 
-    def reroute(self, routes: tuple[m.Route, ...]) -> None:
-        """Send the slices that are not acknowledged to the servers that have become their
-        primaries. All of these servers are linked."""
+    def reroute(self, routes: tuple[m.Route, ...], secured: int) -> None:
+        """Send the slices that are not acknowledged, of contributions after `secured`, to the servers
+        that have become their primaries. All of these servers are linked."""
+        self.outstanding.secure(secured)
         relinked, self.relinking = self.relinking, set()
         for sent, moved in self.outstanding.reroute(routes, relinked):
             for server, slices in moved.items():

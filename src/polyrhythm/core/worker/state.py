@@ -153,7 +153,10 @@ class WorkerState:
         """Whether the user's code was told that its training loop is over."""
         return self.mode.ended or self.phase in (Phase.PARTING, Phase.LEAVING)
 
-    @property
-    def survives(self) -> bool:
-        """Whether the job can continue without one of its servers."""
-        return self.job is not None and self.job.replicas > 0
+    def survives(self, server: int) -> bool:
+        """Whether the job can perhaps continue without this server: its slices have copies, or it is
+        the primary of none."""
+        if self.job is None or self.job.replicas > 0:
+            return self.job is not None
+        routes = self.mode.landing.routes
+        return bool(routes) and not any(r.primary == server and not r.replicas for r in routes)

@@ -138,9 +138,13 @@ class Training:
 
     def acknowledge(self, server: int, sequence: int, routing: int, now_ns: int) -> None:
         state = self._state
+        if state.pushes.acknowledge(server, sequence, routing):
+            self.on_secured(now_ns)
+
+    def on_secured(self, now_ns: int) -> None:
+        """Contributions need not be sent again: send the one that waits for them, or leave."""
+        state = self._state
         pushes = state.pushes
-        if not pushes.acknowledge(server, sequence, routing):
-            return
         if pushes.held is not None:
             self._contribute_held(pushes.held, now_ns)
         if state.phase is Phase.LEAVING and not len(pushes.outstanding):

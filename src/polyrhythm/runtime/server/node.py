@@ -159,7 +159,6 @@ class ServerNode:
             placed,
             self._peers,
             self._driver,
-            replicated=job.replicas > 0,
             workers=job.workers,
         )
         links = self.links
@@ -365,6 +364,10 @@ class ServerNode:
             self._driver.post(LEAD, ev.StopAsked(at_once, failed))
         else:
             self._driver.post(self.name, m.Stop(term=self._machine.seat.term, reason=TOLD_TO_LEAVE))
+
+    def drain(self) -> None:
+        """Ask the lead to move the slices of this server to others; the server then ends."""
+        self._driver.post(self.name, ev.DrainAsked())
 
     def close(self) -> None:
         self.links.stop_reporting()

@@ -23,7 +23,7 @@ from polyrhythm.core.placement.slices import Layout, Slice
 from polyrhythm.core.server.leases import SliceVersions
 from polyrhythm.core.server.worker_rows import WaitingContributions
 from polyrhythm.errors import LinkError
-from polyrhythm.io.segments import Piece, Segment
+from polyrhythm.io.segments import Piece, Segment, piece_for_many
 from polyrhythm.runtime.server.replica_memory import SliceState, adopt_state, export_state
 from polyrhythm.runtime.server.slots import Allocate, SlicePlace, Slot, Slots, place_side_by_side
 from polyrhythm.tensors.buffers import Changers, Parts, parts_length
@@ -423,13 +423,20 @@ class RoundsPrimary(Primary):
         `forwarded`: replicas read the aggregate in place."""
         self._parts[held.slice.id].updater.settle(held, forwarded=forwarded)
 
+    @property
+    def shares_aggregates(self) -> bool:
+        """Whether replicas read aggregates in place. Without replicas, a slice is copied only while
+        it moves, so there is no second aggregate for the contributions that come meanwhile."""
+        return self._job.replicas > 0
+
     def aggregate_piece(self, held: Held, number: int) -> Piece:
-        """The memory of the aggregate that is about to be folded into the slot `number`. Replicas
-        read this memory in place, so it is not overwritten until all of them have confirmed the
-        fold."""
+        """The memory of the aggregate that is about to be folded into the slot `number`. If replicas
+        read it in place, it is not overwritten until all of them have confirmed the fold."""
         id_ = held.slice.id
-        if self._aggregates is None:
+        if self.grows:
             return self.slots.at(number).pieces[self.index[id_]]
+        if self._aggregates is None:
+            return piece_for_many(held.aggregate.view(torch.uint8).numpy().data)
         return self._aggregates.at(self._parts[id_].turn).pieces[self.index[id_]]
 
     def close(self) -> list[Segment]:

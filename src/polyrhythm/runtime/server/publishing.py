@@ -23,17 +23,14 @@ class Publishing:
         peers: Peers,
         driver: Driver,
         *,
-        replicated: bool,
         workers: int,
     ) -> None:
-        """`replicated`: slices can move between servers, so every version that is sent lists the
-        slices of this server. `workers`: about how many workers read a version at the same time."""
+        """`workers`: about how many workers read a version at the same time."""
         self._server = server
         self._name = server_name(server)
         self._placed = placed
         self._peers = peers
         self._driver = driver
-        self._replicated = replicated
         self._workers = max(1, workers)
 
     def _reader(self, effect: fx.Publish | fx.PublishLatest) -> Link | None:
@@ -61,17 +58,19 @@ class Publishing:
         self, link: Link, slots: list[int], round_: int, effect: fx.Publish | fx.PublishLatest
     ) -> None:
         """Send every slice from its slot. If the link carries references and the slices are in one
-        segment, they are sent as one reference."""
+        segment, they are sent as one reference. *Slices can move while a version is on its way, so
+        such a message lists the slices of this server.*"""
         primary = self._placed().primary
-        holds = primary.ids if self._replicated else ()
         whole = None
         if link.kind.has_payload_references and len(set(slots)) == 1:
             whole = primary.slots.at(slots[0]).whole
         if whole is None:
-            self._send_slices(link, slots, round_, effect, holds)
+            self._send_slices(link, slots, round_, effect)
         else:
             every, slot = m.EVERY_SLICE, slots[0]
-            message = builders.parameters(effect, self._server, round_, every, slot, holds, None)
+            message = builders.parameters(
+                effect, self._server, round_, every, slot, primary.ids, None
+            )
             link.send(message, (whole,), flush=crashpoint.ON)
             crashpoint.reach(self._name, "sent", message)
         self._peers.touch(link)
@@ -82,7 +81,6 @@ class Publishing:
         slots: list[int],
         round_: int,
         effect: fx.Publish | fx.PublishLatest,
-        holds: tuple[int, ...],
     ) -> None:
         """Send the slices one by one. Over links that carry bytes, buffers that the reader already
         has are not sent."""
@@ -100,7 +98,7 @@ class Publishing:
             payload = [piece]
             if parts is not None:
                 payload = primary.pieces_of(slice_, primary.slots.at(slot), parts)
-            message = builders.parameters(effect, self._server, round_, slice_, slot, holds, parts)
+            message = builders.parameters(effect, self._server, round_, slice_, slot, (), parts)
             last = slice_ == sent[-1][0] and not link.kind.has_payload_references
             done = self._sent_event(effect.worker, round_) if last else None
             link.send(message, payload, flush=crashpoint.ON, done=done)

@@ -47,9 +47,10 @@ class ReplicaSender:
         self._rules_lock = rules_lock
         self._tell = tell
 
-    def fold_too(self, slice_: int, step: SliceStep, piece: Piece) -> None:
+    def fold_too(self, slice_: int, step: SliceStep, piece: Piece, *, shared: bool) -> None:
         """With rounds: send the step that this server is about to make, and the aggregate, to every
-        replica of the slice."""
+        replica of the slice. `shared`: replicas may read the aggregate in place until they have
+        confirmed the step."""
         with self._rules_lock:
             copy, copy_targets = self._rules.copy_of_fold(slice_, step)
             learners = self._rules.held(slice_).route.learners
@@ -59,7 +60,7 @@ class ReplicaSender:
                 self._tell(peer, copy, ())
             # Send a learner a copy, because the primary reuses the aggregate without waiting for
             # learners.
-            elif peer in learners:
+            elif peer in learners or not shared:
                 apart = apart or piece_for_many(memoryview(bytes(piece.memory)))
                 self._tell(peer, copy, (apart,))
             else:
@@ -85,8 +86,8 @@ class ReplicaSender:
         """Without rounds: send the step that folds a contribution to every replica. Returns a copy of
         `data`, from which this server must make its own step: the worker may overwrite `data`
         meanwhile, and the primary would then differ from its replicas."""
-        payload = memoryview(bytearray(data)) if copy_targets else data
-        parts = (piece_for_many(payload),) if copy_targets and len(payload) else ()
+        payload = memoryview(bytearray(data))
+        parts = (piece_for_many(payload),) if len(payload) else ()
         for peer in copy_targets:
             self._tell(peer, copy, parts)
         return payload

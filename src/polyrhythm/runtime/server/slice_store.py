@@ -80,7 +80,6 @@ class SliceStore:
         self._job = job
         self._layout = lay_out(spec, job.servers, job.slice_nbytes)
         self._put = put
-        self._replicated = job.replicas > 0
         self._locks = SliceLocks(len(self._layout.slices))
         self._fold_lock = threading.Lock()
         self._rules_lock = threading.Lock()
@@ -89,9 +88,7 @@ class SliceStore:
         """The position of each worker in the order of their names."""
         self._sharers: frozenset[int] = frozenset()
         """Without rounds: the workers among which a full step is divided."""
-        self.rules: Rules = self._rules_type(
-            server, build.routes, build.routing, replicated=self._replicated, fresh=build.fresh
-        )
+        self.rules: Rules = self._rules_type(server, build.routes, build.routing, fresh=build.fresh)
         mine = self._slices(self.rules.mine)
         self.primary = self._primary_type(mine, self._layout, job, spec, allocate)
         memory = ReplicaMemory(self._layout, job, spec, grows=self.primary.grows)
@@ -343,15 +340,20 @@ class RoundsSliceStore(SliceStore):
             weight = max((held.weight for held in primary.held), default=0.0)
             with self._rules_lock:
                 due = self.rules.fold(round_)
-            steps = {id_: self._step_of(primary.part(id_).held, share) for id_ in due}
-            for id_, step in steps.items() if self._replicated else ():
-                piece = primary.aggregate_piece(primary.part(id_).held, slot)
-                self._replica_sender.fold_too(id_, step, piece)
+                sent_on = self.rules.sent_on(due)
+            steps = {
+                id_: self._step_of(primary.part(id_).held, share, forwarded=id_ in sent_on)
+                for id_ in due
+            }
+            for id_ in sent_on:
+                held, shared = primary.part(id_).held, primary.shares_aggregates
+                piece = primary.aggregate_piece(held, slot)
+                self._replica_sender.fold_too(id_, steps[id_], piece, shared=shared)
             primary.fold(slot, fill, steps)
         return weight
 
-    def _step_of(self, held: Held, share: float) -> SliceStep:
-        self.primary.settle(held, forwarded=self._replicated)
+    def _step_of(self, held: Held, share: float, *, forwarded: bool) -> SliceStep:
+        self.primary.settle(held, forwarded=forwarded)
         return self._stepping.step(held.weight, held.rate, held.clock, share)
 
 
@@ -388,12 +390,12 @@ class OnArrivalSliceStore(SliceStore):
         # `buffer_step` has scaled the change of each buffer, so the step is a full one
         if buffers is not None:
             data, step = buffers, SliceStep(1.0 if len(buffers) else 0.0)
-        if self._replicated:
-            with self._rules_lock:
-                copy, copy_targets = self.rules.copy_of_contribution(message, step)
-            payload = self._replica_sender.forward(copy, copy_targets, data)
+        with self._rules_lock:
+            sent_on = self.rules.step_of(message, step)
+        if sent_on is not None:
+            payload = self._replica_sender.forward(*sent_on, data)
             # make the step from the same bytes that the replicas get
-            if buffers is None and payload is not data:
+            if buffers is None:
                 incoming = primary.contributed(part, payload, message)
         if buffers is None:
             primary.add(part, incoming, message)
@@ -452,10 +454,11 @@ class RowsSliceStore(WithoutRows, RoundsSliceStore):
         with self._locks.all_of(primary.ids):
             with self._rules_lock:
                 due = self.rules.fold(round_, rows)
+                sent_on = self.rules.sent_on(due)
             named = {id_: primary.enter(primary.part(id_).held, rows) for id_ in due}
             steps = {id_: SliceStep(float(len(taken))) for id_, taken in named.items()}
-            for id_, taken in named.items() if self._replicated else ():
-                self._replica_sender.fold_rows(id_, steps[id_], rows, taken)
+            for id_ in sent_on:
+                self._replica_sender.fold_rows(id_, steps[id_], rows, named[id_])
             primary.fold(slot, fill, steps)
         return max((step.weight for step in steps.values()), default=0.0)
 

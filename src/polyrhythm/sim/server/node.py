@@ -167,6 +167,12 @@ class ServerProcess(Process):
             self.alive = False
             self.links.break_off()
 
+    def drain(self) -> None:
+        """The server gets SIGTERM, and asks the lead to leave."""
+        if self._slept_through(self.drain):
+            return
+        self.post(self.name, ev.DrainAsked())
+
     def freeze(self) -> None:
         self.frozen = True
 

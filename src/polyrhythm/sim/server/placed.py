@@ -69,7 +69,6 @@ class SimPlacedSlices:
             effect.routes,
             effect.routing,
             Stepping(self._job),
-            replicated=self._job.replicas > 0,
             keep=self._checker is not None,
             fresh=effect.fresh,
         )

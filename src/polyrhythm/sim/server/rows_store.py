@@ -74,8 +74,8 @@ class SimRowsSliceStore(SimRoundsSliceStore):
         self._slot = slot
         due = self.rules.fold(round_, rows)
         named = {slice_: self._waiting[slice_].take(rows) for slice_ in due}
-        for slice_, taken in named.items() if self._replicated else ():
-            self._send_rows(slice_, rows, taken)
+        for slice_ in self.rules.sent_on(due):
+            self._send_rows(slice_, rows, named[slice_])
         for slice_ in self.slices:
             if slice_ in named:
                 self._fold_rows(slice_, slot, rows, named[slice_])

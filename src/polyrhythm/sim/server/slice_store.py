@@ -74,26 +74,23 @@ class SimSliceStore:
         routing: int,
         stepping: Stepping,
         *,
-        replicated: bool,
         keep: bool,
         fresh: bool = True,
     ) -> None:
         """`sizes`: the bytes of every slice of the model. `stepping` makes the step of each fold.
-        `replicated`: the job has replicas. `keep`: record the contributions in each slice. `fresh`:
-        the slices will get initial parameters from a seed, and not from other servers or a
-        checkpoint."""
+        `keep`: record the contributions in each slice. `fresh`: the slices will get initial parameters
+        from a seed, and not from other servers or a checkpoint."""
         self.contents: dict[int, Counter[Given]] = {}
         """Per slice, the contributions that were folded into it (if recorded)."""
         self.weights: dict[int, float] = {}
         """Per slice, the weight of all contributions that were folded into it."""
         self.rules: RoundsSlices | OnArrivalSlices = self._rules_type(
-            server, routes, routing, replicated=replicated, fresh=fresh
+            server, routes, routing, fresh=fresh
         )
         self._server = server
         self._sizes = sizes
         self._stepping = stepping
         self._keep = keep
-        self._replicated = replicated
         self._aggregate: dict[int, float] = {}
         self._added: dict[int, list[Given]] = {}
         self._stamps: dict[Place, int] = {}
@@ -325,8 +322,9 @@ class SimRoundsSliceStore(SimSliceStore):
         weight = max(self._aggregate.values(), default=0.0)
         due = self.rules.fold(round_)
         steps = {s: self._stepping.step(self._aggregate[s], None, -1, share) for s in due}
-        for slice_, step in steps.items() if self._replicated else ():
-            self._send_step(*self.rules.copy_of_fold(slice_, step), tuple(self._added[slice_]))
+        for slice_ in self.rules.sent_on(due):
+            copy, peers = self.rules.copy_of_fold(slice_, steps[slice_])
+            self._send_step(copy, peers, tuple(self._added[slice_]))
         for slice_ in self.slices:
             if slice_ in steps:
                 self._fold_slice(slice_, slot, steps[slice_])
@@ -349,9 +347,8 @@ class SimOnArrivalSliceStore(SimSliceStore):
         """Fold the slice at once."""
         slice_ = message.slice
         step = self._stepping.step(message.weight, message.rate, message.sequence)
-        if self._replicated:
-            cargo = tuple(self._added[slice_])
-            self._send_step(*self.rules.copy_of_contribution(message, step), cargo)
+        if (sent_on := self.rules.step_of(message, step)) is not None:
+            self._send_step(*sent_on, tuple(self._added[slice_]))
         if message.pulled >= 0:
             self._latest.release(message.worker, message.pulled)
         slot = self._latest.target(slice_)

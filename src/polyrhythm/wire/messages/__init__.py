@@ -93,6 +93,7 @@ from polyrhythm.wire.messages.replication import Adopted, Copied, Copy, Fetch, S
 from polyrhythm.wire.messages.servers import (
     CaughtUp,
     Dismissed,
+    Drain,
     Introduced,
     Place,
     Placed,
@@ -162,6 +163,7 @@ __all__ = [
     "CutWritten",
     "Delivered",
     "Dismissed",
+    "Drain",
     "Enrol",
     "Evicted",
     "Fetch",
@@ -274,6 +276,7 @@ EVENT_TYPES: dict[type[Message], EventType] = {
     Unreachable: EventType.UNREACHABLE,
     Introduced: EventType.INTRODUCED,
     Dismissed: EventType.DISMISSED,
+    Drain: EventType.DRAIN,
     Copy: EventType.COPY,
     Copied: EventType.COPIED,
     Fetch: EventType.FETCH,

@@ -39,12 +39,14 @@ class Attach(Message, frozen=True, kw_only=True):
 class Routing(Message, frozen=True, kw_only=True):
     """The route of every slice. `seed`: this worker must send the initial parameters. A later
     `Routing` moves slices to other servers: the worker then sends its unacknowledged contributions
-    again, to the new primaries. `seat`: the server in which the lead runs."""
+    again, to the new primaries, but not those up to `secured`: these are in every slice. `seat`: the
+    server in which the lead runs."""
 
     routes: tuple[Route, ...]
     seed: bool = False
     servers: tuple[ServerSpec, ...] = ()
     seat: Amount = 0
+    secured: Amount = 0
 
 
 class Enrol(Message, frozen=True, kw_only=True):

@@ -13,6 +13,11 @@ STOP = "stop"
 CHECKPOINT = "checkpoint"
 """A request: make a checkpoint now. The request is done when the checkpoint is written."""
 
+DRAIN = "drain"
+"""A request: move the slices of a server to the others, and let it leave. The request is done when
+the server has left."""
+NO_SERVER = -1
+
 CODE = "code"
 """A request: send the file with the job's code."""
 MOST_CODE_NBYTES = 1024 * 1024
@@ -38,6 +43,8 @@ class OperatorRequest(Message, frozen=True, kw_only=True):
     at_once: bool = False
     """With `STOP`: whether to end the job without waiting until the workers have left their
     loops."""
+    server: Annotated[int, Meta(ge=NO_SERVER)] = NO_SERVER
+    """With `DRAIN`: the number of the server."""
 
 
 class OperatorAnswer(Message, frozen=True, kw_only=True):

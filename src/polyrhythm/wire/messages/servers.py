@@ -28,6 +28,11 @@ class Placed(Message, frozen=True, kw_only=True):
     rows: tuple[Row, ...] = ()
 
 
+class Drain(Message, frozen=True, kw_only=True):
+    """This server asks the lead to move its slices to other servers, so that it can leave. The lead
+    answers with `Stop` when the server has nothing any more, or cannot be drained."""
+
+
 class Seed(Message, frozen=True, kw_only=True):
     """One slice of the initial parameters, from the first worker (BONJOUR_MDES in the dSyncPS
     paper). The payload is the slice."""

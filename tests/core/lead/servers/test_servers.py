@@ -1,5 +1,6 @@
 from polyrhythm.core import effects as fx
 from polyrhythm.core.lead.members.view import View
+from polyrhythm.core.lead.operators import Operators
 from polyrhythm.core.lead.outbox import LeadOutbox
 from polyrhythm.core.lead.rounds.folds import Rounds
 from polyrhythm.core.lead.servers.routing import RoutingTable
@@ -24,7 +25,12 @@ class SeededServers:
         self.routing = RoutingTable(servers, 64, replicas)
         self.outbox = LeadOutbox(View(), self.routing)
         self.servers = Servers(
-            ServersState(Suspicion(job.heartbeat_s)), job, self.routing, Rounds(), self.outbox
+            ServersState(Suspicion(job.heartbeat_s)),
+            job,
+            self.routing,
+            Rounds(),
+            self.outbox,
+            Operators({}, self.outbox),
         )
         for server in range(servers):
             assert self.join(server)
@@ -50,13 +56,26 @@ def notes(effects: list) -> list[str]:
     return [note.what for note in of(effects, fx.Note)]
 
 
-def test_a_job_accepts_as_many_servers_as_it_has_seats() -> None:
+def test_a_server_gets_the_number_that_it_asks_for_or_a_new_one() -> None:
     servers = SeededServers(2)
     effects = servers.outbox.begin()
-    assert not servers.join(1) and not servers.join(-1)
-    already, full = sent(effects, m.Refusal)
+    assert not servers.join(1) and not servers.join(9), "numbers follow each other"
+    already, never = sent(effects, m.Refusal)
     assert "is in this job already" in in_words(already.reason)
+    assert never.reason.code == "server-taken"
+    assert servers.join(-1) and servers.join(-1)
+    assert servers.routing.servers == [0, 1, 2, 3]
+
+
+def test_a_job_whose_slices_cannot_move_keeps_its_servers() -> None:
+    servers = SeededServers(2)
+    servers.routing.fixed = True
+    effects = servers.outbox.begin()
+    assert not servers.join(-1)
+    (full,) = sent(effects, m.Refusal)
     assert "the job has all of its 2 servers" in in_words(full.reason)
+    fault = servers.servers.drain(1, "anna@host", 1)
+    assert fault is not None and fault.code == "fixed"
 
 
 def test_replicas_take_over_from_a_lost_server() -> None:

@@ -122,6 +122,16 @@ class Contributions(msgspec.Struct):
         sender = self._senders.get((worker, incarnation))
         return 0 if sender is None else sender.done
 
+    def secured(self, worker: int, incarnation: int, folded: int) -> int:
+        """The last contribution of this member that is in every slice, and on every copy, whatever
+        happens: it is complete and, with rounds, in a fold up to the round `folded`."""
+        open_ = (
+            key[2]
+            for key, complete in self._complete.items()
+            if key[:2] == (worker, incarnation) and complete.round > folded
+        )
+        return min(open_, default=self.done(worker, incarnation) + 1) - 1
+
     def incomplete(self, worker: int, incarnation: int) -> bool:
         """Whether a contribution of this member is incomplete."""
         sender = self._senders.get((worker, incarnation))

@@ -63,6 +63,9 @@ class Rounds(msgspec.Struct):
     """Per member, its rank by worker number; None until it is needed."""
     _folding: set[int] | None = None
     """The servers that have answered the fold under way; None if no fold is under way."""
+    _kept_open: bool = False
+    """Whether every primary has answered the fold under way, and slices get new primaries before it
+    is over."""
     _arrived: dict[int, None] = {}
     """The workers whose contribution was completed since the last fold was ordered, in the
     order of completion."""
@@ -83,6 +86,15 @@ class Rounds(msgspec.Struct):
     def opening(self) -> bool:
         """Whether the fold of round 0, which makes the first version, is under way."""
         return self.round == 0 and self._folding is not None
+
+    @property
+    def folded(self) -> int:
+        """The last round that every primary has folded."""
+        return self.round if self._folding is None or self._kept_open else self.round - 1
+
+    def keep_open(self) -> None:
+        """Every primary has folded, and slices get new primaries before workers are released."""
+        self._folding, self._kept_open = set(), True
 
     def begin_fold(
         self,
@@ -159,7 +171,7 @@ class Rounds(msgspec.Struct):
     def _close_if(self, primaries: frozenset[int]) -> bool:
         if self._folding is None or not self._folding >= primaries:
             return False
-        self._folding = None
+        self._folding, self._kept_open = None, False
         return True
 
     def reroute(self, primaries: frozenset[int], folded: frozenset[int]) -> bool:

@@ -70,6 +70,7 @@ class ByArrival:
     """Implements `modes.Mode`."""
 
     withholds: ClassVar[bool] = True
+    promotes_in_folds: ClassVar[bool] = False
 
     def __init__(self, state: ByArrivalState, parts: Parts) -> None:
         self._state = state
@@ -231,7 +232,7 @@ class ByArrival:
 
     def on_learned(self, now_ns: int) -> None:
         if not self._ending.begun:
-            self._servers.promote(now_ns)
+            self._servers.advance(now_ns)
 
     def waiting(self) -> Waiting | None:
         """Workers with a full window wait until servers acknowledge contributions."""
@@ -329,6 +330,7 @@ class ByRounds:
     """Implements `modes.Mode`."""
 
     withholds: ClassVar[bool] = False
+    promotes_in_folds: ClassVar[bool] = True
 
     def __init__(self, state: ByRoundsState, parts: Parts) -> None:
         self._state = state
@@ -344,8 +346,7 @@ class ByRounds:
         self._folds = parts.folds
         self._keeps_rows = keeps_rows(parts.job.kind)
         self._sharing = parts.sharing
-        if parts.job.replicas:
-            self._contributions.keep_until_folded()
+        self._contributions.keep_until_folded()
 
     @property
     def part(self) -> float:
@@ -523,6 +524,9 @@ class Mode(Protocol):
     withholds: ClassVar[bool]
     """Whether workers must withhold contributions before a cut. With rounds they need not, because
     a fold separates the contributions before it from those after it."""
+    promotes_in_folds: ClassVar[bool]
+    """Whether slices get new primaries only in the middle of a fold, when every primary has folded and
+    no worker is released yet."""
     part: float
     """The fraction of the next round equivalent that is done; always 0 in the mode with rounds."""
 

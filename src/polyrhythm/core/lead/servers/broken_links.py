@@ -114,7 +114,6 @@ class BrokenLinks:
         self._seat = seat
         self._view = view
         self._routing = routing
-        self._replicas = job.replicas
         self._judged_s = judged_link_s(job.heartbeat_s)
         self._over_ns = round(_REPORTS_MISSED * job.heartbeat_s * 1e9)
 
@@ -155,8 +154,7 @@ class BrokenLinks:
 
     def _may_lose(self, server: int) -> bool:
         return (
-            self._replicas > 0
-            and server != self._seat.server
+            server != self._seat.server
             and server in self._routing.addresses
             and self._routing.would_lose(server) is None
         )

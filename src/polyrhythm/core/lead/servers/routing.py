@@ -4,8 +4,12 @@
 server has all parameters, the routing epoch rises and the servers allocate their slices again.
 Messages of an older epoch are ignored, so that parameters of two seeders never mix.*
 
-*Later the epoch rises when a server is lost, has joined or has learned a slice. Servers keep the
-slices that they hold. Workers get the new routes when every server applies them.*
+*Later the epoch rises when a server is lost, joins or leaves, or has learned a slice. Servers keep
+the slices that they hold. Workers get the new routes when every server applies them.*
+
+*A scheme gives the goal of placement (`core/placement/schemes.py`), and each slice moves towards it
+on its own. A server that is being drained has no part in the goal: when it holds no slice any more,
+it leaves.*
 """
 
 from collections.abc import Mapping
@@ -14,7 +18,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from polyrhythm.core.placement import steps
-from polyrhythm.core.placement.ring import Ring
+from polyrhythm.core.placement.schemes import RING, SCHEMES
 from polyrhythm.core.placement.slices import lay_out
 from polyrhythm.errors import InvariantBroken
 from polyrhythm.wire.messages import (
@@ -42,7 +46,10 @@ class Change:
     """A change of routes that not every server applies yet."""
 
     since_ns: int
+    joined: list[int] = field(default_factory=list)
     lost: list[int] = field(default_factory=list)
+    left: list[int] = field(default_factory=list)
+    """The servers that were drained and hold nothing any more."""
     promoted: dict[int, int] = field(default_factory=dict)
     """Per server, the number of slices of which it becomes the primary."""
 
@@ -51,6 +58,8 @@ class RoutingTable(msgspec.Struct):
     _expected: int
     _slice_nbytes: int
     _replicas: int = 0
+    fixed: bool = False
+    """Whether slices cannot move, so that the job keeps its first servers."""
     restores: bool = False
     """Whether servers read the initial parameters from a checkpoint, so that no worker seeds them."""
     resumes: ModelSpec | None = None
@@ -71,8 +80,16 @@ class RoutingTable(msgspec.Struct):
     change: Change | None = None
     """The change that not every server applies yet; None if there is none. Until it is applied,
     workers use the old routes."""
-    _settled: tuple[int, frozenset[int]] = (-1, frozenset())
-    """The routing epoch and the servers for which `promote` has found nothing to change."""
+    draining: set[int] = set()
+    """The servers that must leave, and whose slices move to the others."""
+    _scheme: str = RING
+    _drained: set[int] = set()
+    """The numbers of servers that were drained and have left."""
+    _next: int = 0
+    """The number of the next server that joins when all of the first servers are present."""
+    _settled: tuple[int, frozenset[int], frozenset[int]] = (-1, frozenset(), frozenset())
+    """The routing epoch, the servers and the draining servers for which `advance` has found nothing
+    to change."""
     _sizes: tuple[int, ...] = ()
     """The size of each slice in bytes."""
     _gathered: bool = False
@@ -124,15 +141,20 @@ class RoutingTable(msgspec.Struct):
         return sum(len(route.learners) for route in self.routes)
 
     def seat(self, asked: int) -> int | None:
-        """The number for a server that joins, or None if no number is free. A server may ask for a
-        number. If it asks for none (-1), it gets the highest free number, because the servers on the
-        lead's host have the lowest numbers."""
-        free = [number for number in range(self._expected) if number not in self.addresses]
-        return max(free, default=None) if asked < 0 else asked if asked in free else None
+        """The number for a server that joins; None if it cannot have the number that it asks for. A
+        server that asks for none (-1) gets the highest free number of the first servers of the job,
+        because those on the lead's host have the lowest numbers. If all of these are present or were
+        drained, it gets the lowest number that no server has had."""
+        most = max(self._next, self._expected)
+        if asked >= 0:
+            return asked if asked <= most and asked not in self.addresses else None
+        free = set(range(self._expected)) - self.addresses.keys() - self._drained
+        return max(free, default=most)
 
     def join(self, server: int, address: Address) -> None:
         self.addresses[server] = address
         self.incarnations[server] = self.epoch + 1
+        self._next = max(self._next, server + 1)
         self._gathered = self.gathered
 
     def vacate(self, server: int) -> bool:
@@ -161,10 +183,11 @@ class RoutingTable(msgspec.Struct):
         self._route(steps.begin(self._goal(), self.epoch))
 
     def _goal(self) -> tuple[Route, ...]:
-        """The target routes for the present servers. As many slices as possible stay where they
+        """The target routes for the servers that stay. As many slices as possible stay where they
         are."""
-        current = steps.candidates(self.routes, self.addresses.keys())
-        return Ring(self.servers).place(len(self._sizes), self._replicas, current)
+        staying = [server for server in self.servers if server not in self.draining]
+        stays = steps.candidates(self.routes, staying)
+        return SCHEMES[self._scheme].place(self._sizes, staying, self._replicas, stays)
 
     def _route(self, routes: tuple[Route, ...]) -> None:
         self.routes = routes
@@ -187,9 +210,13 @@ class RoutingTable(msgspec.Struct):
         since, before = self._copying.get(pair, (self.epoch, frozenset[int]()))
         return since if slices <= before else self.epoch
 
+    def slice_count(self, server: int) -> int:
+        """The number of slices of which this server is the primary."""
+        return sum(route.primary == server for route in self.routes)
+
     def slice_counts(self) -> list[int]:
         """Per server, the number of slices of which it is the primary."""
-        return [sum(route.primary == server for route in self.routes) for server in self.servers]
+        return [self.slice_count(server) for server in self.servers]
 
     def on_placed(self, message: Placed) -> bool:
         """A server has allocated its slices, or applies the routes. Returns True if all servers
@@ -231,24 +258,25 @@ class RoutingTable(msgspec.Struct):
     # -- servers come and go while the job runs ------------------------------------------------
 
     def would_lose(self, server: int) -> SliceLoss | None:
-        """The slices that would have no copy left without this server; None if there are none."""
-        if not self._replicas:
-            gone = [s for s, route in enumerate(self.routes) if route.primary == server]
-        elif self._begun:
+        """The slices that would have no copy left without this server. None if the job can go on
+        without the server."""
+        if self._begun:
             gone = steps.orphaned(self.routes, server)
-        else:
+            if not gone:
+                return None
+        elif self._replicas:
             # Nothing is lost: not every server has the initial parameters yet, so the seeder sends
             # them again.
             return None
-        if not gone and self._replicas:
-            return None
+        else:
+            gone = [s for s, route in enumerate(self.routes) if route.primary == server]
         return SliceLoss(len(gone), sum(self._sizes[slice_] for slice_ in gone))
 
     def lose_server(self, server: int, now_ns: int) -> bool:
         """Remove a server whose slices all have copies elsewhere. Returns True if seeding must
         begin again, because not every server had its parameters yet. Otherwise the servers change
         to routes without the lost server."""
-        del self.addresses[server]
+        self._remove(server)
         if self.spec is None:
             return False
         if not self.all_seeded:
@@ -257,19 +285,23 @@ class RoutingTable(msgspec.Struct):
             return True
         goal = self._goal()
         routes = steps.without(self.routes, server, goal, self.epoch + 1)
-        self._change(steps.add_learners(routes, goal), now_ns)
-        assert self.change is not None
-        self.change.lost.append(server)
+        self._change(self._with_learners(routes, goal), now_ns).lost.append(server)
         return False
 
-    def add_server(self, now_ns: int) -> None:
-        """A server has joined the running job: it learns the slices that the target routes give
-        it."""
-        self._change(steps.add_learners(self.routes, self._goal()), now_ns)
+    def _remove(self, server: int) -> None:
+        del self.addresses[server]
+        self.draining.discard(server)
+
+    def add_server(self, server: int, now_ns: int) -> int:
+        """Let a server that has joined the running job learn the slices that the target routes give it.
+        Returns their number."""
+        goal = self._goal()
+        self._change(self._with_learners(self.routes, goal), now_ns).joined.append(server)
+        return sum(server in route.holders for route in goal)
 
     def on_caught_up(self, message: CaughtUp, now_ns: int) -> int:
         """A learner has caught up with a primary. Returns the number of slices of which the learner
-        becomes a replica."""
+        becomes a replica. It then begins to learn the next slices."""
         pair = (message.server, message.peer)
         if pair not in self._copying or message.routing < self._copying[pair][0]:
             # The message is outdated: it is about an earlier server with this number, or about
@@ -277,26 +309,51 @@ class RoutingTable(msgspec.Struct):
             return 0
         routes = steps.learned(self.routes, *pair)
         changed = sum(now != before for now, before in zip(routes, self.routes, strict=True))
-        self._change(routes, now_ns)
+        self._change(self._with_learners(routes, self._goal()), now_ns)
         return changed
 
-    def promote(self, now_ns: int) -> bool:
-        """Change to the target routes if all learners have caught up. Returns True if slices change
-        their primary, or copies are dropped."""
-        epoch, servers = self._settled
-        if self.change is not None or (epoch == self.epoch and servers == self.addresses.keys()):
-            # nothing has changed since the last call; this method is called after every round
+    def _with_learners(self, routes: tuple[Route, ...], goal: tuple[Route, ...]) -> steps.Routes:
+        return steps.add_learners(routes, goal, self._sizes)
+
+    def drain(self, server: int, now_ns: int) -> bool:
+        """This server must leave: its slices move to the others. Returns True if the routes
+        change."""
+        self.draining.add(server)
+        if not self._begun or self.change is not None:
             return False
-        if self.learning or len(self.addresses) <= 1:
-            return False
-        routes = steps.promote(self.routes, self._goal(), self.epoch + 1)
+        return self.advance(now_ns, promotes=False)
+
+    def advance(self, now_ns: int, *, promotes: bool = True) -> bool:
+        """Take the next steps towards the goal: promote every slice whose copies are ready
+        (`promotes`), and let servers learn the next slices. Returns True if the routes change."""
+        here = (self.epoch, frozenset(self.addresses), frozenset(self.draining))
+        if self.change is not None or not self._begun or self._settled == here:
+            return (
+                False  # this method is called after every round, and usually there is nothing to do
+            )
+        goal = self._goal()
+        routes = steps.promote(self.routes, goal, self.epoch + 1) if promotes else self.routes
+        routes = self._with_learners(routes, goal)
         if routes == self.routes:
-            self._settled = (self.epoch, frozenset(self.addresses))
+            if promotes and not self.learning:
+                self._settled = here
             return False
         self._change(routes, now_ns)
         return True
 
-    def _change(self, routes: tuple[Route, ...], now_ns: int) -> None:
+    def drained(self) -> list[int]:
+        """The draining servers that hold no slice any more."""
+        if self.change is not None or not self._begun:
+            return []
+        return sorted(self.draining - self._holders)
+
+    def leave(self, server: int, now_ns: int) -> None:
+        """A server was drained: the others go on without it."""
+        self._remove(server)
+        self._drained.add(server)
+        self._change(self.routes, now_ns).left.append(server)
+
+    def _change(self, routes: tuple[Route, ...], now_ns: int) -> Change:
         self.epoch += 1
         self._placed.clear()
         self.change = self.change or Change(now_ns)
@@ -305,6 +362,7 @@ class RoutingTable(msgspec.Struct):
                 count = self.change.promoted.get(now.primary, 0)
                 self.change.promoted[now.primary] = count + 1
         self._route(routes)
+        return self.change
 
     def on_followed(self) -> tuple[Change, Mapping[int, tuple[Row, ...]], Mapping[int, int]]:
         """Every server applies the new routes. Returns the change, and per server the last contributions

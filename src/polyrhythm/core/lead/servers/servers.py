@@ -1,8 +1,10 @@
-"""The servers of the job: they join, apply the lead's routes, become silent and are lost.
+"""The servers of the job: they join, apply the lead's routes, are drained, become silent and are
+lost.
 
 *When a server is lost, replicas of its slices take over. The job ends only if a slice has no other
 copy. A silent server counts as lost too, unless it has the only copy of a slice: then the job waits
-for it.* `routing.py` decides where slices are; this module tells the servers, and writes the
+for it. A server that is drained leaves when all of its slices are on other servers, and every worker
+knows that.* `routing.py` decides where slices are; this module tells the servers, and writes the
 journal.
 """
 
@@ -11,6 +13,7 @@ from collections.abc import Mapping
 import msgspec
 
 from polyrhythm.core.effects import Bind, Drop, Send
+from polyrhythm.core.lead.operators import Operators
 from polyrhythm.core.lead.outbox import LeadOutbox
 from polyrhythm.core.lead.rounds.folds import Rounds
 from polyrhythm.core.lead.servers.routing import Change, RoutingTable
@@ -19,6 +22,7 @@ from polyrhythm.core.machine import Reason
 from polyrhythm.core.names import server_name
 from polyrhythm.core.values import plain
 from polyrhythm.wire import messages as m
+from polyrhythm.wire.messages.operator import DRAIN
 from polyrhythm.wire.messages.reasons import Field
 
 UNKNOWN_FACTOR = 8
@@ -40,24 +44,28 @@ class Servers:
         routing: RoutingTable,
         rounds: Rounds,
         outbox: LeadOutbox,
+        operators: Operators,
     ) -> None:
         self._job = job
         self._routing = routing
         self._rounds = rounds
         self._outbox = outbox
+        self._operators = operators
         self.suspicion = state.suspicion
         self._silent = state.silent
 
     # -- servers join --------------------------------------------------------------------------
 
     def join(self, link: str, hello: m.ServerHello, now_ns: int) -> bool:
-        """A server asks to join. Returns False if the job has all of its servers already."""
+        """A server asks to join. Returns False if it is refused."""
         routing = self._routing
         server = routing.seat(hello.server)
-        if server is None:
+        if server is not None and server >= self._job.servers and routing.fixed:
             full = Reason("servers-full", {"name": hello.name, "servers_wanted": self._job.servers})
-            taken = Reason("server-taken", {"server": hello.server})
-            self._outbox.refuse(link, taken if hello.server in routing.addresses else full)
+            self._outbox.refuse(link, full)
+            return False
+        if server is None:
+            self._outbox.refuse(link, Reason("server-taken", {"server": hello.server}))
             return False
         routing.join(server, hello.address)
         self._outbox.do(Bind(link, server_name(server), routing.incarnations[server]))
@@ -68,10 +76,13 @@ class Servers:
             )
             self._outbox.do(Send(server_name(server), admitted))
         self._outbox.introduce_all(server)
-        process = {"pid": hello.pid, "host": plain(hello.host)} if hello.pid else {}
-        self._outbox.note("server-joined", server=server, **process)
+        noted: dict[str, Field] = {}
+        if hello.pid:
+            noted = {"pid": hello.pid, "host": plain(hello.host)}
         if routing.all_seeded:
-            routing.add_server(now_ns)
+            noted["slices"] = routing.add_server(server, now_ns)
+        self._outbox.note("server-joined", server=server, **noted)
+        if routing.all_seeded:
             self.send_routes()
         # the seeder must send the initial parameters again, because not every server had them
         elif routing.spec is not None:
@@ -105,7 +116,7 @@ class Servers:
         known = (
             message.server in self._routing.addresses and message.server != self._outbox.seat.server
         )
-        if self._job.replicas and known and message.server not in self.suspicion:
+        if known and message.server not in self.suspicion:
             self.suspicion.expect(message.server, now_ns)
         return self._routing.on_placed(message)
 
@@ -126,11 +137,21 @@ class Servers:
         self.send_routes()
         return True
 
-    def promote(self, now_ns: int) -> None:
-        """If learners have caught up, change to the routes for which they fetched slices."""
-        if self._routing.promote(now_ns):
+    def advance(
+        self, now_ns: int, *, promotes: bool = True, busy: frozenset[int] = frozenset()
+    ) -> bool:
+        """Let slices take their next steps towards the goal, and let drained servers leave, except
+        those in `busy`. `promotes`: slices may change their primary now. Returns True if some do."""
+        routing = self._routing
+        if routing.advance(now_ns, promotes=promotes):
             self.send_routes()
-            self._note_rerouting()
+            if routing.moving:
+                self._note_rerouting()
+        for server in routing.drained():
+            if routing.change is None and server not in busy:
+                routing.leave(server, now_ns)
+                self.send_routes()
+        return routing.moving
 
     def on_followed(
         self, now_ns: int
@@ -155,6 +176,36 @@ class Servers:
         promoted = _named(change.promoted)
         self._outbox.note("rerouting", epoch=self._routing.epoch, promoted=promoted)
 
+    # -- servers are drained -------------------------------------------------------------------
+
+    def drain(self, server: int, by: str, now_ns: int) -> Reason | None:
+        """Move the slices of this server to the others, and let it leave. `by`: the operator that asks
+        for this; empty if the server asks itself. Returns why that is not possible; else None."""
+        routing = self._routing
+        if server not in routing.addresses:
+            return Reason("drain-unknown", {"server": server, "servers": list(routing.servers)})
+        if server == self._outbox.seat.server:
+            return Reason("drain-lead", {"server": server})
+        if not routing.all_seeded:
+            return Reason("drain-early", {"server": server})
+        if routing.fixed:
+            return Reason("fixed", {"kind": self._job.kind, "sync": self._job.sync})
+        if server in routing.draining:
+            return None
+        self._outbox.note("draining", server=server, by=by, slices=routing.slice_count(server))
+        if routing.drain(server, now_ns):
+            self.send_routes()
+        return None
+
+    def dismiss(self, server: int) -> None:
+        """A server was drained, and the other servers and the workers go on without it: it ends."""
+        self.suspicion.forget(server)
+        self._silent.discard(server)
+        drained = Reason("drained", {"server": server})
+        self._outbox.stop_server(server, drained)
+        self._outbox.note("drained", server=server, left=len(self._routing.addresses))
+        self._operators.done(DRAIN, drained, server=server)
+
     # -- servers are lost ----------------------------------------------------------------------
 
     def lose(self, server: int, noticed: Reason, now_ns: int) -> Reason | None:
@@ -173,6 +224,9 @@ class Servers:
             return Reason("slices-lost", fields).because(noticed)
         removed = Reason("server-removed", {"server": server}).because(noticed)
         self._outbox.do(Drop(server_name(server), removed))
+        # none of its slices is lost, so it has left in another way than it was asked to
+        died = Reason("drained-by-death", {"server": server}).because(noticed)
+        self._operators.done(DRAIN, died, server=server)
         anew = routing.lose_server(server, now_ns)
         self._outbox.note(
             "server-lost",
