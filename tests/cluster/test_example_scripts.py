@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from safetensors.torch import load_file
+from torch import nn
 
 from benchmarks.examples.catalogue import EXAMPLES, FOLDER
 from tests.cluster.notebooks import jupyter_environment
@@ -40,6 +41,7 @@ def test_the_example_of_the_readme_learns_and_ends(tmp_path: Path) -> None:
     assert result["learning"]["first"] > 2 and result["objective"] < 0.5
     assert result["metrics"]["accuracy"] > 0.9
     assert result["learning"]["says"] is None
+    nn.Linear(64, 10).load_state_dict(load_file(tmp_path / "runs" / "mine" / "model.safetensors"))
 
 
 @pytest.mark.cluster
