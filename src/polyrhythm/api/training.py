@@ -252,7 +252,7 @@ def train(
     data_private: Annotated[
         bool,
         Option(
-            "Every worker has a data set of its own. worker.batches gets different points on each"
+            "Every worker has its own data set. worker.batches gets different points on each"
             " worker, and may get a different number of them. While a worker is gone, passes do not"
             " include its points.",
             "--data-private/--no-data-private",

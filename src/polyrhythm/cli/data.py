@@ -24,7 +24,7 @@ _DataDir = Annotated[
 def _data() -> None:
     """Public data sets: list, fetch and check them.
 
-    A data set is a folder of its own name. It is searched for in --data-dir,
+    A data set is a folder with its name. It is searched for in --data-dir,
     in $POLYRHYTHM_DATA, in the cache (~/.cache/polyrhythm) and in
     /usr/share/datasets, where Debian's packages put data sets. A job downloads
     a data set that is in none of them, unless it is large.
