@@ -1,7 +1,7 @@
 """Runs the commands of README.md and docs/guide.md as a new user would.
 
     python -m tools.newcomer            # as `make newcomer`: in a fresh clone, from `make run` on
-    python -m tools.newcomer --here     # with the polyrhythm that is installed here; make is left out
+    python -m tools.newcomer --here     # with the polyrhythm that is installed here; make and pip are left out
 
 Every fenced block of `sh` is run as printed, by bash, in the order of the page. The first command
 that fails ends the program. A fenced block of `python` that begins with the name of a file, such as
@@ -93,8 +93,8 @@ def follow(page: str, folder: Path, path: str, *, here: bool) -> None:
     save_files(page, folder)
     for block in blocks(page):
         where = f"{page}:{block.line}"
-        make = any(line.startswith("make ") for line in block.lines)
-        why = block.not_run or ("--here" if here and make else None)
+        installs = any(line.startswith(("make ", "pip ")) for line in block.lines)
+        why = block.not_run or ("--here" if here and installs else None)
         if why is not None:
             print(f"== {where}: not run ({why})", flush=True)
             continue
