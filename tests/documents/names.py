@@ -4,6 +4,7 @@
 # ruff: noqa: F401  # blocks use the imported names
 import math
 import subprocess
+import sys
 
 import numpy as np
 import torch

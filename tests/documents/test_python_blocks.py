@@ -155,8 +155,9 @@ def test_a_script_runs(block: Block, folder: Path, monkeypatch: pytest.MonkeyPat
     text = block.text
     if "result.history" in text and "result =" not in text:
         known["result"] = pr.train("job.py", engine="inline", workers=1, epochs=2, quiet=True)
-    if _ADDRESS in text:
+    if _ADDRESS in text or "pr.connect(" in text:
         with pr.serve(workers=1, **{"epochs": 2} | block.options, quiet=True) as job:
+            monkeypatch.setattr(sys, "argv", ["mine.py", job.address])
             _run(text.replace(_ADDRESS, job.address), known)
     else:
         _run(text, known)
