@@ -1,7 +1,7 @@
 """Runs the commands of README.md and docs/guide.md as a new user would.
 
     python -m tools.newcomer            # as `make newcomer`: in a fresh clone, from `make run` on
-    python -m tools.newcomer --here     # with the polyrhythm that is installed here, without make and pip
+    python -m tools.newcomer --here     # with the installed polyrhythm, without make and pip
 
 Every fenced block of `sh` is run as printed, by bash, in the order of the page. The first command
 that fails ends the program. A fenced block of `python` that begins with the name of a file, such as
