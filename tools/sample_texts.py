@@ -21,7 +21,8 @@ from pathlib import Path
 _WORDS = 4
 """The least number of words of a text in the sample. Shorter texts cannot be judged by
 themselves."""
-_DIRECTIVE = re.compile(r"#\s*(type:|noqa|pragma|ruff:|mypy:|-{3,}|!)")
+_DIRECTIVE = re.compile(r"#\s*(type:|noqa|pragma|ruff:|mypy:|fmt:|--|!)")
+"""Comments that are no texts: for tools, or titles of sections."""
 _FENCE = re.compile(r"```.*?```|<!--.*?-->", re.DOTALL)
 _SENTENCE = re.compile(r"(?<=[.!?:])\s+(?=[A-Z`*\"])")
 

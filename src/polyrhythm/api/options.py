@@ -162,7 +162,8 @@ def has_goal(function: Callable[..., Any], job: JobSpec) -> bool:
 DATA = "data"
 """The key of DEFAULTS for the data sets that the job needs."""
 OF_SET = "options"
-"""The key of a built-in job's DEFAULTS for the names that the job accepts with `--set`."""
+"""The key in a built-in job's DEFAULTS under which it lists the names that it accepts with
+`--set`."""
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 

@@ -5,7 +5,7 @@ The fork server stays single-threaded, runs no job itself and never initialises 
 process that is forked afterwards could not use CUDA. It reports every child that was started or has
 exited. When the engine is gone, it kills all children. It ignores SIGINT and SIGTERM, because a
 service manager may send SIGTERM to all processes of a job, which needs the fork server until it has
-ended in an orderly way.
+shut down cleanly.
 """
 
 import gc

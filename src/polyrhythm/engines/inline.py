@@ -301,7 +301,7 @@ def _all_failed(run: InlineRun) -> str:
 
 @contextlib.contextmanager
 def _signals(run: InlineRun) -> Iterator[None]:
-    """Note the first Ctrl-C or SIGTERM, after which the job ends in an orderly way. A second one
+    """Note the first Ctrl-C or SIGTERM, which shuts the job down cleanly. A second one
     raises KeyboardInterrupt. Python handles signals in its main thread only."""
     if threading.current_thread() is not threading.main_thread():
         yield

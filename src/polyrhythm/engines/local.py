@@ -235,7 +235,7 @@ class LocalHost:
         return []
 
     def _end(self, child: _Child, status: int | None, how: str) -> list[HostEvent]:
-        """A child has ended. Its last messages may still be in the socket."""
+        """Handle the end of a child. Its last messages may still be in the socket."""
         events = self._hear(child)
         child.exited = True
         # the child may have been killed while it began a new log

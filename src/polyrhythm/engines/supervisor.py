@@ -235,7 +235,7 @@ class ProcessStop:
         self._before_end = False
         """Whether the job is stopped before it reached a goal."""
         self.waits_for_workers = False
-        """Whether the job is stopped in an orderly way: the lead ends it when the last worker has
+        """Whether the job is being shut down cleanly: the lead ends it when the last worker has
         left."""
         self.saving = False
         """Whether the lead has reported that it is saving the model. The lead ends the job when the
@@ -411,7 +411,7 @@ class Supervisor:
         self._workers = [msgspec.structs.replace(w, lead=address) for w in self._workers]
         for request in self._workers:
             self._start(request)
-        # from now on a signal ends the job in an orderly way, because workers may be training
+        # from now on a signal shuts the job down cleanly, because workers may be training
         self._starting = False
 
     # -- supervising ---------------------------------------------------------------------------
@@ -633,7 +633,7 @@ class Supervisor:
         self._stopping.pursue()
 
     def _say_stopping(self) -> None:
-        """Say once that the job stops in an orderly way. The signal handler does not say it,
+        """Say once that the job shuts down cleanly. The signal handler does not say it,
         because it may run in the middle of another line of output."""
         by = self._members.stopping_for()
         if by is not None:
@@ -692,7 +692,7 @@ class Supervisor:
 
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:
-        """Handle signals: Ctrl-C or SIGTERM ends the job in an orderly way, and a second one ends
+        """Handle signals: Ctrl-C or SIGTERM shuts the job down cleanly, and a second one ends
         it at once. Python handles signals in its main thread only: a job that another thread runs
         ends by 'polyrhythm stop'."""
         if threading.current_thread() is not threading.main_thread():

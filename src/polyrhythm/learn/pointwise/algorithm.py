@@ -175,9 +175,10 @@ class Algorithm(ABC):
     sample_points: int | None = 10_000
     """How many points `init_parameter` gets at most: a random sample. None: all points."""
     starts_from_sample = False
-    """Whether points that were not visited yet are in the sum as points of the sample, visited with the
-    first parameters. True for fuzzy c-means: its centres are means of all points in the sum, so without
-    the rest of the points they would meet where the first points lie."""
+    """Whether a sample stands for the points that were not visited yet: the sum then contains the
+    statistics of the sample's points, computed with the first parameters. True for fuzzy c-means:
+    its centres are means of all points in the sum, so at first all centres would move to the mean
+    of the few points that were visited."""
     same_parameters = False
     """Whether the statistics of all points must have been computed with the same parameters. True for
     the search of logistic regression: a sum of gradients at different coefficients is no gradient."""

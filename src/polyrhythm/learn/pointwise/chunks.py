@@ -1,21 +1,20 @@
-"""The points of a worker's leased chunks, what they have added to its row of statistics, and the order
-in which they are visited.
+"""The points of a worker's leased chunks, what they have added to its row of statistics (the sum
+that servers keep for this worker), and the order in which they are visited.
 
 A chunk is a range of the source. It is read when the worker gets it, and stays in memory. *Points
 are visited in blocks of a fixed size. A block is always visited as a whole, so an algorithm without
 memory sees the same points together in every pass.*
 
 The points of a sorted file are visited in another order than that of the file. The lead shares the
-chunks in a permuted order (`core/lead/data/chunks.py`). A worker reads them in the order of the file,
-so that it parses each row group once, and visits them in an order that is permuted again in every
-pass. If reading makes a copy of the points anyway, as that of a table does, the worker permutes them
-inside of the chunk. Otherwise they stay in their order, because a copy of all points would cost memory;
-but without memory the blocks of a chunk are permuted in every pass. *All orders follow from the seed of
-the job, so that another worker can continue in the middle of a chunk.*
+chunks in a permuted order (`core/lead/data/chunks.py`). A worker reads them in the order of the
+file, so that it parses each row group once, and visits them in an order that is permuted again in
+every pass. If reading makes a copy of the points anyway, as that of a table does, the worker
+permutes them inside of the chunk. Otherwise they stay in their order, because a copy of all points
+would cost memory; but without memory the blocks of a chunk are permuted in every pass. *All orders
+follow from the seed of the job, so that another worker can continue in the middle of a chunk.*
 
-The first three numbers of the statistics are
-counts: the points that have added something, those of them that have voted to halt, and the sum of
-the points' generations.
+The first three numbers of the statistics are counts: the points that have added something, those of
+them that have voted to halt, and the sum of the points' generations.
 
 *The generation of a point tells when it was visited last. All points have been visited since
 generation g began if the sum of the generations is at least g times the number of points: a visit

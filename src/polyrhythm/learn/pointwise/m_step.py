@@ -74,7 +74,7 @@ class MStep:
         self._highest = 0
         """The most generations of visits that a sum contained of every point (`chunks.py`)."""
         self._due = 1
-        """With how many generations in the sum the end is checked next."""
+        """How many generations the sum must contain before the end is checked again."""
         self._checked: _Checked = (self.parameter, None, None)
         """The last check of the end: the parameters, and the objective after and before the M-step."""
         sizes = COUNTS + self._statistics.size
@@ -145,8 +145,8 @@ class MStep:
         torn: bool = False,
         whole_only: bool = False,
     ) -> None:
-        """The worker has a new version: take the parameters of the servers if they are newer than
-        its own, and make the M-step. `joined`: the worker has just joined. `final`: the job has ended.
+        """Take the parameters of the servers if they are newer than this worker's own, and make the
+        M-step on the new version. `joined`: the worker has just joined. `final`: the job has ended.
         `torn`: some numbers of the sum may lack a contribution that others contain, so no M-step is
         made. `whole_only`: if the sum lacks points, no M-step is made."""
         row = self.tensors[0].numpy()
