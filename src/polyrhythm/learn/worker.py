@@ -287,7 +287,8 @@ class Worker:
 
         Args:
             model: the model, on the device of this worker.
-            optimizer: an optimizer of `torch.optim` for parameters of this model.
+            optimizer: an optimizer of `torch.optim` for parameters of this model; with kind local,
+                any torch optimizer.
             name: the name of this model, if the worker has several.
             buffers: how the workers share a buffer, by its name in the model or in a module, or
                 by a pattern such as `"*.centre"`. The last one that matches counts. `"mean"`: the
@@ -420,12 +421,12 @@ class Worker:
         over epochs: `epochs` of `polyrhythm.train` ends the job. With `data_private=True` every
         worker gives its own data set.
 
-        Policies that choose the batch size (`bspb`, `bspg`, `bspv`, `fsp`) take `batch_size` as a
-        wish. No batch is smaller than `min_batch` of the job: a smaller remainder is added to the
-        batch before it.
+        Under `bspb`, `bspv` and `fsp` the policy chooses the size of batches, and under `bspg` no
+        batch is larger than `batch_size`. No batch is smaller than `min_batch` of the job: a
+        smaller remainder is added to the batch before it.
 
         Args:
-            dataset: a map-style data set; tensors or arrays that are indexed together; or a
+            dataset: a map-style data set; a tuple of tensors or arrays that are indexed together; or a
                 `DataLoader`, which takes the place of all other arguments. Passes are not counted
                 if the loader has its own sampler, or if the data set is an `IterableDataset`.
             batch_size: how many points a batch has.
@@ -441,7 +442,8 @@ class Worker:
 
         Raises:
             UsageError: `attach` was not called, or an argument cannot be used.
-            Refused: the data set differs from that of the other workers.
+            Refused: the data set differs from that of the other workers. This and the call of
+                `attach` are checked at the first batch.
 
         Example:
             >>> for x, y in worker.batches((inputs, targets), batch_size=32):
