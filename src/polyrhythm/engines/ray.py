@@ -13,6 +13,7 @@ Each worker has its place for itself: Ray places it when it can, and an autoscal
 
 import contextlib
 import functools
+import math
 import os
 import queue
 import signal
@@ -74,6 +75,9 @@ this process when it was away for a minute."""
 _CLOSE_S = 10.0
 _KILLED_S = 5.0
 """How long after an order to kill a process it counts as ended, if Ray has not reported the end."""
+_NODE_S = 60.0
+"""A process that has died this long before its node was found dead has died with its node: Ray finds a
+node dead that has not answered for a while."""
 _KINDS = {CPU: "num_cpus", GPU: "num_gpus", "memory": "memory"}
 """Resources with a parameter of their own in the options of an actor."""
 
@@ -295,6 +299,8 @@ class _Actor:
     sent: int = 0
     place: ActorPlace | None = None
     ended: bool = False
+    died_s: float | None = None
+    """When it ended without an exit status."""
     killed_s: float | None = None
     """When it was ordered to be killed."""
 
@@ -452,7 +458,7 @@ class RayHost:
         for actor in self._actors.values():
             late = actor.killed_s is not None and time.monotonic() > actor.killed_s + _KILLED_S
             if late and not actor.ended:
-                events.append(self._end(actor, -signal.SIGKILL, ending(-signal.SIGKILL)))
+                events.append(self._end_killed(actor))
         return events
 
     def _hear(self, actor: _Actor) -> list[HostEvent]:
@@ -464,7 +470,8 @@ class RayHost:
             return []
         except (ray.exceptions.RayError, RuntimeError) as error:
             if actor.killed_s is not None:
-                return [self._end(actor, -signal.SIGKILL, ending(-signal.SIGKILL))]
+                return [self._end_killed(actor)]
+            actor.died_s = time.monotonic()
             how = process_end(str(error), actor.address)
             return [Noticed(actor_died(actor.name, how), said=False), self._end(actor, 1, how)]
         actor.place = heard.place or actor.place
@@ -492,6 +499,11 @@ class RayHost:
         actor.ended = True
         return Exited(actor.name, status, how)
 
+    def _end_killed(self, actor: _Actor) -> Exited:
+        if actor.place is None:
+            return self._end(actor, 0, "it was never placed")  # that is no failure of a process
+        return self._end(actor, -signal.SIGKILL, ending(-signal.SIGKILL))
+
     def _give_up_places(self) -> None:
         """The job has ended: a process without a place is not needed any more."""
         for name, actor in self._actors.items():
@@ -513,22 +525,28 @@ class RayHost:
         self._look_for_places(look, now_s)
         return events
 
-    def _on_node(self, node: str) -> list[_Actor]:
-        """The actors that are on this node, or were when it died."""
-        return [each for each in self._actors.values() if each.place and each.place.node == node]
+    def _on_node(self, node: str, died_since_s: float = math.inf) -> list[str]:
+        """The processes that are on this node, and those that have died there since then."""
+        return [
+            each.name
+            for each in self._actors.values()
+            if each.place is not None
+            and each.place.node == node
+            and (not each.ended or (each.died_s is not None and each.died_s > died_since_s))
+        ]
 
     def _dead_nodes(self, look: Look) -> Iterator[HostEvent]:
         for node in look.nodes:
             if node.alive or node.node in self._dead:
                 continue
             self._dead.add(node.node)
-            if names := [actor.name for actor in self._on_node(node.node)]:
+            if names := self._on_node(node.node, time.monotonic() - _NODE_S):
                 yield Noticed(node_lost(node, names))
 
     def _draining(self, look: Look) -> Iterator[HostEvent]:
         addresses = {node.node: node.address for node in look.nodes}
         for node in look.draining - self._drained:
-            names = [actor.name for actor in self._on_node(node) if not actor.ended]
+            names = self._on_node(node)
             if not names:
                 continue  # a process may still be placed there
             self._drained.add(node)
