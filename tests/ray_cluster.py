@@ -48,14 +48,15 @@ def shared_cluster(folder: Path) -> RayCluster:
     with (folder / "ray-cluster.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not note.exists():
-            note.write_text(str(_start()))
+            parent = os.getppid() if "PYTEST_XDIST_WORKER" in os.environ else os.getpid()
+            note.write_text(str(start_cluster(parent).folder))
     return RayCluster(Path(note.read_text()))
 
 
-def _start() -> Path:
+def start_cluster(parent: int) -> RayCluster:
+    """A cluster that ends with the process `parent`."""
     # the paths of Ray's sockets are long, and at most 107 characters are possible
     folder = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))
-    parent = os.getppid() if "PYTEST_XDIST_WORKER" in os.environ else os.getpid()
     with (folder / "log").open("wb") as log:
         program = subprocess.Popen(
             [sys.executable, str(_PROGRAM), str(folder), str(parent)],
@@ -71,7 +72,7 @@ def _start() -> Path:
             raise RuntimeError(f"the Ray cluster did not start: {(folder / 'log').read_text()}")
         time.sleep(0.1)
     program.returncode = 0  # it outlives this process: do not warn that it still runs
-    return folder
+    return RayCluster(folder)
 
 
 def soon(holds: Callable[[], bool], what: str) -> None:

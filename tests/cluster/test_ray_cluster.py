@@ -28,7 +28,7 @@ from polyrhythm.observe.journal import read_journal
 from polyrhythm.observe.output import log_file
 from polyrhythm.observe.runs import JOURNAL
 from polyrhythm.wire.messages import JobSpec
-from tests.ray_cluster import RayCluster, soon
+from tests.ray_cluster import RayCluster, soon, start_cluster
 
 pytestmark = [pytest.mark.cluster, pytest.mark.ray, pytest.mark.timeout(300)]
 
@@ -265,3 +265,24 @@ def test_an_address_where_no_cluster_answers_is_refused_at_once(tmp_path: Path) 
             "digits", engine=RAY, address="127.0.0.1:1", runs_dir=tmp_path / "runs", quiet=True
         )
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.slow
+def test_the_end_of_the_cluster_ends_the_job_with_one_line(tmp_path: Path) -> None:
+    """The cluster is one of its own, because other tests need the shared one."""
+    keeper = subprocess.Popen(["sleep", "600"])
+    try:
+        cluster = start_cluster(keeper.pid)
+        run = Run(tmp_path, cluster)
+        trains = [
+            (lambda: run.lines("rounds"), keeper.kill),
+            (lambda: keeper.poll() is None, lambda: None),
+        ]
+        outcome = run.run(trains, workers=1, servers=2)
+    finally:
+        keeper.kill()
+        keeper.wait(60)
+    assert outcome.failed is not None
+    assert "the cluster has ended, or has lost the node of this command" in outcome.failed
+    assert not [line for line in run.said if "\n" in line]
+    soon(lambda: not cluster.folder.exists(), "the cluster does not end")

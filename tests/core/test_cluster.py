@@ -202,8 +202,8 @@ detail: Worker unexpectedly exits with a connection error code 2. End of file. S
         ("it was killed by `ray.kill`.", "10.0.0.1", "killed through Ray (node 10.0.0.1)"),
         (
             "because its owner has died. Owner Id: 05",
-            "",
-            "its cluster has ended, or has lost the node of this command",
+            "10.0.0.1",
+            "the cluster has ended, or has lost the node of this command",
         ),
         (
             "ModuleNotFoundError: No module named 'polyrhythm'",

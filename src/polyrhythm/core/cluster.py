@@ -228,7 +228,6 @@ _UNKNOWN_END = "its process died: it was killed, ran out of memory, or crashed"
 _ENDS = (
     ("killed by `ray.kill`", "killed through Ray"),
     ("running low on memory", "killed by Ray, because its node was low on memory"),
-    ("owner has died", "its cluster has ended, or has lost the node of this command"),
     ("placement group", "its placement group was removed"),
     ("connection error code", _UNKNOWN_END),
 )
@@ -245,6 +244,8 @@ def process_end(text: str, node: str) -> str:
         return f"{module[0]}{where}: install it on every node, or through the job's runtime_env"
     if "its node has died" in text or "node is dead" in text:
         return f"node {node} died" if node else "its node died"
+    if "owner has died" in text:
+        return "the cluster has ended, or has lost the node of this command"
     for part, words in _ENDS:
         if part in text:
             return f"{words}{where}"
