@@ -9,6 +9,7 @@ from typer.testing import Result
 from polyrhythm.api.options import Group, flag_of, options_of
 from polyrhythm.api.training import train
 from polyrhythm.cli.help import _in_colour
+from polyrhythm.cli.main import COMMANDS
 
 Call = Callable[..., Result]
 SHORT = ["Job", "Processes", "Synchronisation", "Results", "Network"]
@@ -111,3 +112,17 @@ def test_a_terminal_shows_the_same_text_in_colours(monkeypatch: pytest.MonkeyPat
     assert re.sub(r"\x1b\[[\d;]*m", "", coloured) == text
     monkeypatch.setenv("NO_COLOR", "1")
     assert "\x1b[36m" not in _in_colour(text)
+
+
+def test_the_list_of_commands_has_a_whole_line_for_each_at_80_columns(call: Call) -> None:
+    text = call("--help", env={"COLUMNS": "80"}).stdout
+    rows = text.partition("Commands:\n")[2].splitlines()
+    assert [row.split()[0] for row in rows] == list(COMMANDS)
+    assert all(row.endswith(".") and not row.endswith("...") for row in rows), text
+    assert text.isascii(), "no boxes"
+
+
+@pytest.mark.parametrize("command", ["checkpoints", "data", "bench"])
+def test_groups_of_commands_have_a_whole_line_for_each_too(call: Call, command: str) -> None:
+    rows = call(command, "--help", env={"COLUMNS": "80"}).stdout.partition("Commands:\n")[2]
+    assert rows and all(not row.endswith("...") for row in rows.splitlines()), rows

@@ -90,7 +90,7 @@ def exchange(
     json_: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
     debug: flags.Debug = False,
 ) -> None:
-    """Measure rounds of pushes and pulls without computing, and verify the final sum."""
+    """Measure rounds of pushes and pulls, and verify their sum. Nothing is computed."""
     nbytes = pushed_nbytes(size)
     if (rounds is not None and rounds < 1) or warmup < 0:
         raise UsageError("--rounds must be at least 1 and --warmup at least 0")

@@ -20,7 +20,7 @@ def checkpoint(
     runs_dir: RunsDir = RUNS,
     debug: flags.Debug = False,
 ) -> None:
-    """Make a checkpoint of a running job, and wait until it is written.
+    """Make a checkpoint of a running job. The command waits until it is written.
 
     With rounds it is made at the next fold. The job goes on meanwhile, and keeps its regular
     checkpoints if it makes any.

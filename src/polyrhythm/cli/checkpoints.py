@@ -48,7 +48,7 @@ def _checkpoints() -> None:
 def list_(
     target: Target = None, runs_dir: RunsDir = RUNS, json_: Json = False, debug: Debug = False
 ) -> None:
-    """List checkpoints, oldest first: number, round, time, size and state.
+    """List checkpoints, oldest first, with times and sizes.
 
     A checkpoint is "whole" if its manifest is right and its files have the right
     sizes; 'checkpoints verify' also reads their bytes. One without a manifest is
@@ -84,7 +84,7 @@ def verify_(
     runs_dir: RunsDir = RUNS,
     debug: Debug = False,
 ) -> None:
-    """Read every byte of the checkpoints and compare it with the digests of the manifest.
+    """Read every byte of the checkpoints and compare digests.
 
     The exit code is 0 if every checkpoint with a manifest is right, and 1 if one
     is damaged, if one was written by another version of polyrhythm, or if there is no checkpoint.

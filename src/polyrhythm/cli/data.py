@@ -41,7 +41,7 @@ def _data() -> None:
 
 @data.command("list")
 def list_(data_dir: _DataDir = None) -> None:
-    """Show every data set that has a name, its size, and where it was found.
+    """Show the public data sets, their sizes, and where they are.
 
     Examples:
 

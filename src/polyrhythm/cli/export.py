@@ -46,7 +46,7 @@ def export(
     runs_dir: RunsDir = RUNS,
     debug: flags.Debug = False,
 ) -> None:
-    """Write the model of a run, or of one of its checkpoints, to a file.
+    """Write the model of a run, or of a checkpoint, to a file.
 
     Without --checkpoint this is the model with which the run ended. OUT contains parameters and
     buffers under the names of the model's own state_dict.

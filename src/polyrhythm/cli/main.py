@@ -52,6 +52,7 @@ def make_app(names: Iterable[str] = tuple(COMMANDS)) -> typer.Typer:
         no_args_is_help=True,
         add_completion=False,
         pretty_exceptions_enable=False,
+        rich_markup_mode=None,
         callback=_main,
     )
     for name in names:

@@ -68,7 +68,9 @@ def resume(
     help_all: HelpAll = False,
     **options: Any,
 ) -> None:
-    """Continue a job from its newest checkpoint that is whole, as a new run.
+    """Continue a job from its newest checkpoint, as a new run.
+
+    The newest checkpoint that is whole is used.
 
     The job has the settings that it began with, except those given here. It may have another number
     of servers and workers, or another policy of the same kind. A worker with the name of a former

@@ -32,7 +32,7 @@ def server(
     digest: flags.Digest = "auto",
     debug: flags.Debug = False,
 ) -> None:
-    """Join a job as a server: hold a share of its model until the job ends.
+    """Join a job as a server that holds a share of its model. It leaves when the job ends.
 
     A server can join at any time. If the job was started with fewer --local-servers than --servers, it
     waits for the missing ones; a server that joins later takes slices over from the others while the

@@ -23,7 +23,7 @@ def simulate(
     verbose: flags.Verbose = False,
     **options: Any,
 ) -> None:
-    """Simulate a job: run its machines in virtual time, with workers, links and faults from a file.
+    """Simulate a job with workers, links and faults from a file. Its machines run in virtual time.
 
     The same file and seed give the same run. Times in the summary are virtual. With --from-run,
     steps and exchanges take as long as in a recorded run, so that you can see what another policy

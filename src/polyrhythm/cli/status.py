@@ -39,13 +39,13 @@ _WIDTH = 160
 """The width of output that does not go to a terminal."""
 
 RunName = Annotated[
-    str | None, typer.Argument(metavar="[RUN]", help="A run's name or folder; default: the newest.")
+    str | None, typer.Argument(metavar="RUN", help="A run's name or folder; default: the newest.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
 
 
 def status(run: RunName = None, runs_dir: RunsDir = RUNS, json_: Json = False) -> None:
-    """Show the state of a run: its workers, their speeds, the round, the objective.
+    """Show how far a run is, whether it learns, and who is slow.
 
     A run that was killed is shown as "ended without a word".
 
@@ -63,8 +63,10 @@ def status(run: RunName = None, runs_dir: RunsDir = RUNS, json_: Json = False) -
 
 
 def why(run: RunName = None, runs_dir: RunsDir = RUNS, json_: Json = False) -> None:
-    """Explain what a run waits for: which processes, since when, until when, by which rule, what
-    helps.
+    """Explain what a run waits for, who is slow, and what helps.
+
+    The answer names processes, since when and until when, and the rule. After the end of a run, it
+    says how the run ended, and what would help next time.
 
     Examples:
 
@@ -88,7 +90,7 @@ def story(
     runs_dir: RunsDir = RUNS,
     json_: Json = False,
 ) -> None:
-    """Tell what happened in a run, or to one worker, in sentences with times.
+    """Tell what happened in a run, in sentences with times.
 
     Examples:
 

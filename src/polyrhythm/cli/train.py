@@ -53,7 +53,7 @@ def train(
     help_all: HelpAll = False,
     **options: Any,
 ) -> None:
-    """Train a model on several worker and server processes of this machine.
+    """Train a model with several processes on this machine.
 
     A flag overrides the environment (POLYRHYTHM_LOCAL_STEPS=8 for --local-steps), which overrides
     the file of --config, which overrides the DEFAULTS in FILE.py. Of rounds, epochs, points,

@@ -86,7 +86,7 @@ def worker(
     ] = None,
     debug: flags.Debug = False,
 ) -> None:
-    """Join a running job as one more worker, train with it, and leave when it ends.
+    """Join a running job as one more worker. It trains with the job, and leaves when the job ends.
 
     After Ctrl-C or SIGTERM the worker contributes what it has, returns its data, and leaves; the
     command ends with status 130 or 143. After a second signal it leaves at once.
