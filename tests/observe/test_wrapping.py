@@ -1,6 +1,9 @@
 """Long lines are broken between words."""
 
 import io
+import re
+
+from rich.cells import cell_len
 
 from polyrhythm.observe.words import width_of, wrapped
 
@@ -35,3 +38,21 @@ def test_paths_options_and_tracebacks_stay_whole() -> None:
 def test_files_and_pipes_get_whole_lines() -> None:
     assert width_of(io.StringIO()) is None and width_of(None) is None
     assert wrapped(LONG * 3, None) == LONG * 3
+
+
+def test_numbers_stay_with_their_units_and_commands_stay_whole() -> None:
+    text = "the run took 1 h 20 min 5 s, and made 1,234 points/s in round 17, with worker-2 4711"
+    for width in range(10, 80):
+        rows = wrapped(text, width).splitlines()
+        assert not any(re.fullmatch(r"\s*(h|min|s,|points/s)( .*)?", row) for row in rows[1:]), rows
+    command = "polyrhythm worker mine.py --connect 127.0.0.1:35381"
+    for width in range(len(command) + 2, 90):
+        assert any(
+            command in row for row in wrapped(f"start a worker: {command}", width).splitlines()
+        )
+
+
+def test_wide_characters_count_twice() -> None:
+    rows = wrapped("模型 " * 30, 40).splitlines()
+    assert all(cell_len(row) <= 40 for row in rows) and len(rows) == 5
+    assert "".join(rows).split() == ["模型"] * 30

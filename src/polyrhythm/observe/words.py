@@ -101,8 +101,10 @@ def wrapped(text: str, width: int | None) -> str:
 
 
 _NO_BREAK = "\u00a0"
-_BOUND = re.compile(r"(?<=\d) (?=[^\W\d])|(?<=\bmin) (?=\d)|(?<=\bh) (?=\d)")
+_BOUND = re.compile(r"(?<=\d) (?=[^\W\d])|(?<=\w) (?=\d)")
 """The spaces at which no line is broken: those between a number and its unit or noun."""
+_COMMAND = re.compile(r"polyrhythm (?:worker|server) (?:\S+ )?--connect \S+")
+"""A command to copy, which is not broken either."""
 
 
 def _wrap(line: str, width: int) -> list[str]:
@@ -110,7 +112,8 @@ def _wrap(line: str, width: int) -> list[str]:
         return [line]
     time = _TIME.match(line)
     indent = time.end() if time else len(line) - len(line.lstrip()) + 2
-    first, *words = _BOUND.sub(_NO_BREAK, line.rstrip()).lstrip().split(" ")
+    bound = _COMMAND.sub(lambda found: found[0].replace(" ", _NO_BREAK), line.strip())
+    first, *words = _BOUND.sub(_NO_BREAK, bound).split(" ")
     rows = [" " * (len(line) - len(line.lstrip())) + first]
     for word in words:
         if _cells(rows[-1]) + 1 + _cells(word) <= width:
