@@ -70,9 +70,10 @@ rolling: $(READY)
 
 # Draw the picture in the README from a run that this target starts.
 picture: $(READY)
-	$(BIN)/python -m tools.terminal_picture docs/pictures/run.svg --title polyrhythm -- \
+	$(BIN)/python -m tools.terminal_picture docs/pictures/run.svg --title polyrhythm \
+	  --prompt 'polyrhythm train mnist-lr --workers 4 --sync asp --min-step 10ms --slow 3=4x --target accuracy=0.92' -- \
 	  $(BIN)/polyrhythm train mnist-lr --workers 4 --sync asp --min-step 10ms --slow 3=4x \
-	  --target-accuracy 0.92
+	  --target accuracy=0.92
 
 bench: $(BENCH_READY)
 	$(BIN)/python -m benchmarks.stragglers --readme

@@ -63,6 +63,12 @@ def test_status_shows_a_running_job(call: Call, running: Path) -> None:
     assert text.endswith("others may join: polyrhythm worker --connect 127.0.0.1:7000\n")
 
 
+def test_a_bar_without_colours_ends_where_the_run_is(call: Call, running: Path) -> None:
+    (bar,) = (row for row in call("status").stdout.splitlines() if "left" in row)
+    drawn, share, *_ = bar.split()
+    assert 24 * int(share[:-1]) / 100 == pytest.approx(len(drawn), abs=1.0)
+
+
 def test_status_prints_json(call: Call, running: Path) -> None:
     status = json.loads(call("status", "now", "--json").stdout)
     assert (status["run"], status["is"], status["rounds"]) == ("now", "running", 30)

@@ -13,10 +13,10 @@ from rich.console import Console
 from polyrhythm.observe import tables
 from polyrhythm.observe.progress import ProgressDisplay, line_every_s
 from polyrhythm.observe.state import fold
-from polyrhythm.observe.workers import times_slower
+from polyrhythm.observe.workers import times_slower, worker_rows
 from polyrhythm.wire.messages import JobSpec
 from tests.commands.terminal import Screen
-from tests.observe.journals import Line, joined, line, opened, rounds, totals, waiting
+from tests.observe.journals import Line, ended, joined, left, line, opened, rounds, totals, waiting
 
 JOB = JobSpec(job="x", name="digits", workers=2, rounds=100)
 
@@ -160,6 +160,13 @@ def test_a_worker_that_is_nearly_as_fast_is_not_called_slow() -> None:
     assert not any("slower" in each for each in text)
     assert times_slower({"a": (10, 1.0), "b": (10, 2.0), "c": (0, 9.0)}) == {"b": 2.0}
     assert times_slower({"a": (10, 1.0)}) == {}
+
+
+def test_after_the_end_workers_have_the_speeds_of_the_whole_run() -> None:
+    spent = {"0": totals(100, 1.0), "1": totals(100, 3.0)}
+    end = [left(4.0, 0, "done"), left(4.0, 1, "done"), ended(4.0)]
+    rows = worker_rows(fold([*opened(0, 1), rounds(3.0, 4, spent), *end]))
+    assert [(row.points_per_s, row.note) for row in rows] == [(500.0, ""), (500.0, "3.0x slower")]
 
 
 def test_colours_say_whether_the_run_learns_and_which_worker_needs_attention() -> None:

@@ -8,7 +8,7 @@ import pytest
 from polyrhythm.observe.state import fold
 from polyrhythm.observe.why import explain, in_sentences
 from polyrhythm.wire.messages import JobSpec
-from tests.observe.journals import line, opened, rounds, totals, waiting
+from tests.observe.journals import joined, line, opened, rounds, totals, waiting
 
 
 def test_a_round_that_waits_for_one() -> None:
@@ -183,6 +183,14 @@ def test_a_worker_that_died_is_named_while_the_others_go_on() -> None:
         "gone: worker-1 (died at 5.0 s): its link ended",
         "you can: start another worker in its place: polyrhythm worker --connect 127.0.0.1:7000",
     ]
+
+
+def test_no_worker_is_to_be_started_when_all_have_joined() -> None:
+    lines = [joined(0.2, 0), joined(0.3, 1)]
+    note = line(2.0, "waiting", reason="gathering", fields={"absent": 2}, since_s=1.5, until_s=58.0)
+    for workers, remedy in ((2, "wait: the workers import their code"), (3, "start the missing")):
+        found = explain(fold([*lines, note]), 2.0, JobSpec(job="x", workers=workers))
+        assert found.remedies[0].startswith(remedy)
 
 
 def test_when_every_worker_is_evicted_the_silent_ones_are_named() -> None:

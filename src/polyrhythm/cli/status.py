@@ -208,4 +208,7 @@ def _has_unicode() -> bool:
 
 def _print(what: RenderableType) -> None:
     # lines are broken already; a path that is longer than the terminal stays whole
-    Console(highlight=False, emoji=False, soft_wrap=True).print(what)
+    console = Console(highlight=False, emoji=False, soft_wrap=True)
+    # without colours, the rest of a bar looks like the bar, so rich must leave it out
+    console.no_color = console.no_color or console.color_system is None
+    console.print(what)

@@ -224,7 +224,7 @@ def status(run: Run, columns: int, *, plain: bool = False) -> RenderableType:
         shape = "" if plain else shape_of(state.curve)
         if learning := ", ".join(_learning(state, job, shape)):
             rows.append(_text(learning, columns, _style(state)))
-    if drawn := worker_rows(state):
+    if state.opened_s is not None and (drawn := worker_rows(state)):
         rows += [_row(*line) for line in table(drawn, columns)]
     rows += [_text(text, columns) for text in _details(run, running=running)]
     return Group(*rows)

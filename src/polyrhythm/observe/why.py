@@ -74,6 +74,7 @@ _REMEDIES = {
         "wait: at the start timeout, training begins with the workers that are present",
         "next time give a shorter --start-timeout or fewer --workers",
     ),
+    "attaching": ("wait: the workers import their code and load their data",),
     "no-workers": ("start a worker: {worker}", "end the job: polyrhythm stop RUN"),
     "round": ("if that worker hangs, end it: the others go on without it",),
     "folding": ("look for a server that is stopped or short of memory: all others wait for it",),
@@ -243,9 +244,18 @@ def _explain(state: RunState, now_s: float | None, job: JobSpec | None) -> Expla
         rule=RULES.get(waiting.reason.code),
         remedies=(
             *_options(waiting.reason.code, waiting.until_s is not None, job),
-            *_remedies(waiting.reason.code, state),
+            *_remedies(_code_of(waiting, state, job), state),
         ),
     )
+
+
+def _code_of(waiting: WaitingState, state: RunState, job: JobSpec | None) -> str:
+    """The code of the reason of a wait. A job whose workers have all joined does not wait for others,
+    but until they have attached a model."""
+    code = waiting.reason.code
+    if code == "gathering" and job is not None and state.members >= job.workers:
+        return "attaching"
+    return code
 
 
 def _silent_workers(state: RunState) -> list[ObservedWorker]:

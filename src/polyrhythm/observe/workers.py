@@ -83,9 +83,13 @@ def times_slower(work: Mapping[str, tuple[float, float]]) -> dict[str, float]:
 
 
 def slow_workers(state: RunState) -> dict[str, float]:
-    """How many times slower than the others each slow worker of the last seconds computes."""
-    recent = {worker.name: worker.recent for worker in state.present}
-    return times_slower({name: (each.points, each.compute_s) for name, each in recent.items()})
+    """How many times slower than the others each slow worker computes: in the last seconds, or after
+    the end of a run in all of it."""
+    if state.ended is not None:
+        work = {worker.name: worker.totals for worker in state.workers.values()}
+    else:
+        work = {worker.name: worker.recent for worker in state.present}
+    return times_slower({name: (each.points, each.compute_s) for name, each in work.items()})
 
 
 def slow_in_words(slow: Mapping[str, float]) -> str | None:
