@@ -38,6 +38,7 @@ mermaid_fullscreen = False
 # -- the reference ---------------------------------------------------------------------------------
 default_role = "py:obj"
 add_module_names = False
+toc_object_entries_show_parents = "hide"
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_typehints_format = "short"

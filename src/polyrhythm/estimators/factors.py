@@ -19,7 +19,7 @@ from polyrhythm.learn.pointwise.algorithm import Batch
 
 
 class NMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator):
-    """Non-negative matrix factorisation, X = W H, with the interface of scikit-learn's `NMF`.
+    """Non-negative matrix factorisation, X = W H, with the interface of `sklearn.decomposition.NMF`.
 
     The parameters, the attributes and the objective are those of scikit-learn's class with the
     solver "cd" and the Frobenius norm. X may be sparse. The further parameters are these:

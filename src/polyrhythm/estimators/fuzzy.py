@@ -18,7 +18,7 @@ from polyrhythm.learn.pointwise.local import sample_of
 
 class FuzzyCMeans(Clusterer):
     """Fuzzy C-Means clustering: a point belongs to every cluster to a degree. scikit-learn has no
-    such estimator; the interface is that of its `KMeans`, whose parameters mean the same here.
+    such estimator; the interface is that of `KMeans`, whose parameters mean the same here.
 
     Args:
         m: the fuzzifier, above 1. The larger it is, the more equal are the degrees of a point.

@@ -96,7 +96,7 @@ class Clusterer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
 
 
 class KMeans(Clusterer):
-    """KMeans clustering with the interface of scikit-learn's `KMeans`.
+    """KMeans clustering with the interface of `sklearn.cluster.KMeans`.
 
     All parameters of scikit-learn's class are accepted and mean the same; points must be dense.
     `algorithm` and `copy_x` have no effect. The first centres are chosen by k-means++ from a

@@ -30,7 +30,7 @@ from polyrhythm.learn.pointwise.logistic import LogisticRegressionAlgorithm as A
 
 class LogisticRegression(ClassifierMixin, Estimator):
     """Logistic regression for two classes or several (multinomial), with the interface of
-    scikit-learn's `LogisticRegression`.
+    `sklearn.linear_model.LogisticRegression`.
 
     The parameters of scikit-learn's class mean the same. The solver is "lbfgs", with an L2
     penalty or none (`penalty=None`). `n_jobs` and `intercept_scaling` are accepted and have no

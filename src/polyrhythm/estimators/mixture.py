@@ -27,7 +27,8 @@ _STARTS = ("kmeans", "k-means++", "random", "random_from_data")
 
 
 class GaussianMixture(DensityMixin, Estimator):
-    """A mixture of normal distributions with the interface of scikit-learn's `GaussianMixture`.
+    """A mixture of normal distributions with the interface of
+    `sklearn.mixture.GaussianMixture`.
 
     All parameters of scikit-learn's class are accepted and mean the same. `covariance_type` is
     "full" or "diag". The further parameters are these:
