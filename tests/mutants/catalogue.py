@@ -8,6 +8,7 @@ from tests.mutants.device_model_faults import DEVICE_MODELS
 from tests.mutants.learn_faults import LEARN
 from tests.mutants.migration_faults import MIGRATION
 from tests.mutants.model_faults import MODEL
+from tests.mutants.moving_faults import MOVING
 from tests.mutants.mutant import Mutant
 from tests.mutants.outer_faults import OUTER
 from tests.mutants.paper_faults import PAPERS
@@ -19,6 +20,7 @@ from tests.mutants.terminal_faults import TERMINAL
 
 MUTANTS: tuple[Mutant, ...] = (
     *CORE,
+    *MOVING,
     *RUNTIME,
     *LEARN,
     *PAPERS,

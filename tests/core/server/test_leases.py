@@ -81,6 +81,19 @@ def test_without_replicas_every_pulled_refers_to_this_server() -> None:
     assert made.names_this_server(0)
 
 
+def test_after_new_routes_a_reader_that_asked_names_its_version() -> None:
+    """It may have asked again for a version that was on its way, so a second answer may be on its way
+    when it contributes."""
+    made = readers(replicas=False)
+    made.lease(0, asked=True)
+    made.on_contributed(0, 0)
+    assert not made.versions.leases()
+    made.on_rerouted()
+    made.lease(0, asked=True)
+    made.on_contributed(0, 0)
+    assert made.versions.leases() == {(0, 0)}
+
+
 def test_a_version_sent_before_and_after_a_move_is_released_once_for_each() -> None:
     made = readers()
     made.lease(0)

@@ -321,6 +321,15 @@ def test_a_server_without_steps_fetches_the_initial_parameters() -> None:
     assert slices.teach(1, Stamp(0, 1, 1), 1, 1).parts == 1, "another primary made that step"
 
 
+def test_a_state_brings_the_contributions_that_its_slice_contains() -> None:
+    """The new holder must know them, so that it adds none of them a second time."""
+    slices = OnArrivalSlices(0, one_copy(1), 1)
+    slices.enlist(members({0: 1}))
+    slices.step_of(part(0, 1, 1), STEP)
+    slices.add(part(0, 1, 1))
+    assert slices.teach(1, Stamp(0, 0, 0), 1, 1).rows == (Row(0, 1, 1),)
+
+
 def test_a_learner_gets_every_step_from_the_moment_it_is_taught() -> None:
     slices = OnArrivalSlices(0, one_copy(1), 1)
     slices.reroute((Route(0, (1,), (2,)),), 2)

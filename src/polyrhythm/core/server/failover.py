@@ -99,6 +99,7 @@ class Failover:
         if places is None:
             return
         place = places[-1]
+        state.leases.on_rerouted()
         for each in places:
             self._replica_fetch.follow(each)
         before, state.mine = state.mine, frozenset(self._primary_of(place))

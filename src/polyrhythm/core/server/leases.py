@@ -278,12 +278,13 @@ class Leases:
     contribution or `Pulled` may refer to a version that another primary sent.*
 
     `rotating`: see `Versions`. `replicas`: the job has replicas. Without replicas, no reader can have
-    copied a version from another primary until slices move for the first time.
+    copied a version from another primary, or ask for it a second time, until the routes change for the
+    first time.
     """
 
     def __init__(self, *, rotating: bool, replicas: bool) -> None:
-        self._have_moved = replicas
-        """Whether slices may have moved since the job began."""
+        self._rerouted = replicas
+        """Whether readers may have followed new routes since the job began."""
         self.versions = Versions(rotating=rotating)
         self.pulls: dict[int, Pull] = {}
         """Per reader, the pull that cannot be answered yet."""
@@ -299,12 +300,16 @@ class Leases:
         if before is None or before.round < pull.round:
             self.pulls[pull.worker] = pull
 
+    def on_rerouted(self) -> None:
+        """The routes change. Readers may ask again for versions that are on their way to them, even if
+        this server keeps all of its slices."""
+        if not self._rerouted:
+            self._rerouted = True
+            self._apart.update(reader for reader, _ in self.versions.leases())
+
     def move(self, version: int) -> None:
         """The set of slices of which this server is the primary has changed; all of them have
         `version`."""
-        if not self._have_moved:
-            self._have_moved = True
-            self._apart.update(reader for reader, _ in self.versions.leases())
         self._moved = True
         self.versions.move(version)
 
@@ -316,7 +321,7 @@ class Leases:
             self.pulls.pop(reader, None)
         if not self.versions.lease(reader):
             return False
-        if self._have_moved:
+        if self._rerouted:
             (self._apart.add if asked or self._moved else self._apart.discard)(reader)
         return True
 

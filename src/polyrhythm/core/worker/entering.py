@@ -84,16 +84,20 @@ class Entry:
         if not state.joining.routed:
             self._follow_first(message, now_ns)
             return
-        mode, lost = state.mode, state.joining.lost
-        moved = lost or mode.landing.leads_elsewhere(message.routes)
+        mode, joining = state.mode, state.joining
+        lost = joining.lost or joining.broken
+        # a server that was drained had no slice in the routes before, so only a version that is not
+        # whole yet can lack something of it
+        missed = joining.broken or (joining.lost and not mode.landing.whole)
+        missed = missed or mode.landing.leads_elsewhere(message.routes)
         mode.landing.reroute(message.routes)
         state.joining.seed(message)
         state.pushes.reroute(message.routes, message.secured)
         self._training.on_secured(now_ns)
         for server, sequence, routing in state.pushes.take_early():
             self._training.acknowledge(server, sequence, routing, now_ns)
-        if not moved:
-            return  # a server has joined: what is on its way comes from where it was to come from
+        if not missed:
+            return  # what is on its way comes from the servers that it was to come from
         has_version = state.user_computes or mode.landing.whole
         enough = state.leaves and has_version
         if mode.read_again(state.pushes.sequence, state.phase, enough=enough, lost=lost):

@@ -40,6 +40,7 @@ class Joining:
         "_routes",
         "_servers",
         "again_ns",
+        "broken",
         "lost",
         "parted",
         "routed",
@@ -60,8 +61,10 @@ class Joining:
         """Whether the worker follows routes."""
         self.parted: Parted | None = None
         self.lost = False
-        """Whether the routes that the worker follows now lack a server of the routes before, or the
-        link to one has ended since."""
+        """Whether the routes that the worker follows now lack a server of the routes before."""
+        self.broken = False
+        """Whether a link has ended before the worker could follow these routes, so that what was on
+        its way over the link is lost."""
 
     @property
     def linked(self) -> bool:
@@ -92,7 +95,9 @@ class Joining:
             self._outbox.tell_lead(m.Attach(**self._outbox.identity(), spec=spec))
 
     def reroute(self, message: m.Routing) -> None:
-        self._routes, self.lost = message, self._routes is not None and self.lost
+        if self._routes is None:
+            self.lost = self.broken = False
+        self._routes = message
 
     def follow(self) -> m.Routing | None:
         """The routes to follow from now on, if new ones have come and all their servers are linked;
@@ -100,7 +105,7 @@ class Joining:
         message = self._routes
         if message is None:
             return None
-        self.lost = self.lost or self.parted is not None
+        self.broken = self.broken or self.parted is not None
         if message.servers:
             self.lost = self.lost or self._links.lacks(message.servers)
             self._links.want(message.servers)

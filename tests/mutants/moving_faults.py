@@ -1,0 +1,79 @@
+"""Faults in how slices move between servers: each loses a part of a slice, or sends something twice."""
+
+from tests.mutants.mutant import Mutant, mutant
+
+_MOVES = "tests/sim/test_moves.py"
+_STORM = "tests/sim/test_moving_ledger.py::test_the_books_balance_though_slices_move"
+
+MOVING: tuple[Mutant, ...] = (
+    mutant(
+        "source-dropped-before-promotion",
+        "A server that is drained leaves while it still has slices.",
+        "core:RoutingTable.drained",
+        "self.draining - self._holders",
+        "self.draining",
+        f"{_MOVES}::test_with_rounds_no_contribution_is_sent_twice",
+    ),
+    mutant(
+        "promoted-before-it-has-caught-up",
+        "A learner becomes the primary before it has the state of the slice.",
+        "core:_promote",
+        "now.learners or not set(target.holders) <= set(now.holders)",
+        "not set(target.holders) <= set(now.holders)",
+        f"{_MOVES}::test_with_rounds_no_contribution_is_sent_twice",
+        "tests/properties/test_failover.py"
+        "::test_every_slice_has_a_living_primary_or_is_reported_as_lost",
+    ),
+    mutant(
+        "rows-left-behind",
+        "A slice moves without the contributions that it contains.",
+        "core:HeldSlices.teach",
+        "held.folded_rows",
+        "()",
+        "tests/core/server/test_slices.py"
+        "::test_a_state_brings_the_contributions_that_its_slice_contains",
+    ),
+    mutant(
+        "steps-without-replicas-not-counted",
+        "Without replicas a primary does not send its steps to the server that takes a slice over.",
+        "core:HeldSlices.sent_on",
+        "[slice_ for slice_ in slices if self._held[slice_].copy_targets]",
+        "[]",
+        f"{_STORM}[0]",
+        f"{_MOVES}::test_with_rounds_no_contribution_is_sent_twice",
+    ),
+    mutant(
+        "secured-contributions-sent-again",
+        "A worker that still receives a version sends the slices that have moved a second time.",
+        "core:Outstanding.secure",
+        "sent.sequence > sequence",
+        "True",
+        f"{_MOVES}::test_with_rounds_no_contribution_is_sent_twice",
+    ),
+    mutant(
+        "promoted-between-folds",
+        "With rounds slices get new primaries while contributions are on their way.",
+        "core:LeadMachine._advance_between_folds",
+        "not in_folds",
+        "True",
+        f"{_MOVES}::test_with_rounds_no_contribution_is_sent_twice",
+    ),
+    mutant(
+        "optimizer-state-left-behind",
+        "A slice moves without the state of its optimizer.",
+        "runtime:export_state",
+        "{PARAMETERS: held.parameters, **updater.export(held)}",
+        "{PARAMETERS: held.parameters}",
+        "tests/cluster/test_moving_servers.py"
+        "::test_all_servers_but_the_leads_are_replaced_without_replicas[asp-momentum]",
+        slow=True,
+    ),
+    mutant(
+        "asked-readers-forgotten-without-replicas",
+        "A contribution ends the lease of a version that a worker has asked for a second time.",
+        "core:Leases.on_rerouted",
+        "not self._rerouted",
+        "False",
+        "tests/core/server/test_leases.py::test_after_new_routes_a_reader_that_asked_names_its_version",
+    ),
+)
