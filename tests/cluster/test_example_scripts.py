@@ -27,7 +27,7 @@ LARGE_MODULES = {"lbfgs": "sklearn.datasets", "tabular": "pandas"}
 def test_the_example_of_the_readme_learns_and_ends(tmp_path: Path) -> None:
     """The file and its command are taken from the page as they are."""
     (name,) = save_files("README.md", tmp_path)
-    (command,) = [
+    command, *_ = [
         line
         for block in blocks("README.md")
         for line in block.lines
