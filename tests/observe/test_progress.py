@@ -4,7 +4,9 @@ about trouble are printed."""
 import io
 import json
 import os
+import time
 from pathlib import Path
+from statistics import median
 
 import pytest
 from rich.cells import cell_len
@@ -13,7 +15,7 @@ from rich.console import Console
 from polyrhythm.observe import tables
 from polyrhythm.observe.progress import ProgressDisplay, line_every_s
 from polyrhythm.observe.state import fold
-from polyrhythm.observe.workers import times_slower, worker_rows
+from polyrhythm.observe.workers import slow_in_words, times_slower, worker_rows
 from polyrhythm.wire.messages import JobSpec
 from tests.commands.terminal import Screen
 from tests.observe.journals import Line, ended, joined, left, line, opened, rounds, totals, waiting
@@ -159,7 +161,22 @@ def test_a_worker_that_is_nearly_as_fast_is_not_called_slow() -> None:
     text = drawn([*opened(0, 1, 2), rounds(3.0, 4, spent)], 5.0)
     assert not any("slower" in each for each in text)
     assert times_slower({"a": (10, 1.0), "b": (10, 2.0), "c": (0, 9.0)}) == {"b": 2.0}
-    assert times_slower({"a": (10, 1.0)}) == {}
+    assert times_slower({"a": (10, 1.0)}) == {} == times_slower({})
+
+
+@pytest.mark.parametrize("count", range(2, 8))
+def test_a_worker_is_compared_with_the_median_of_the_others(count: int) -> None:
+    speeds = {f"w{n}": (1, (n * 5) % 7 + 1.0) for n in range(count)}
+    found = times_slower(speeds)
+    for name, (_, seconds) in speeds.items():
+        usual = median(other for each, (_, other) in speeds.items() if each != name)
+        assert found.get(name, 0.0) == (seconds / usual if seconds >= 1.5 * usual else 0.0)
+
+
+def test_of_several_slow_workers_the_slowest_is_named() -> None:
+    assert slow_in_words({}) is None
+    assert slow_in_words({"a": 2.0}) == "a is 2.0x slower than the others"
+    assert slow_in_words({"a": 2.0, "b": 3.5}) == "2 workers are slow, b the most (3.5x slower)"
 
 
 def test_after_the_end_workers_have_the_speeds_of_the_whole_run() -> None:
@@ -230,3 +247,17 @@ def test_a_table_that_the_terminal_has_broken_is_erased_whole(tmp_path: Path) ->
             assert rows[0].startswith("   0.1 s  server s0 has joined")
     screen.feed(out.getvalue()[read:].replace("\n", "\r\n"))
     assert "points/s" not in screen.text, "the table is removed at the end"
+
+
+def test_a_table_that_takes_long_to_make_is_drawn_seldom(tmp_path: Path) -> None:
+    """Drawing takes at most a twentieth of the time."""
+    path = write(tmp_path / "journal.jsonl", [*opened(0, 1), rounds(2.0, 4, objective=0.5)])
+    out = io.StringIO()
+    console = Console(file=out, force_terminal=True, width=80, height=40, highlight=False)
+    with ProgressDisplay(path, quiet=False, job=JOB, console=console) as progress:
+        for cost_s, ago_s, drawn in ((0.0, 1.0, True), (1.0, 19.0, False), (1.0, 21.0, True)):
+            progress._draws_s = cost_s
+            progress._shown_s = time.monotonic() - ago_s
+            before = out.tell()
+            progress.tick()
+            assert ("points/s" in out.getvalue()[before:]) is drawn

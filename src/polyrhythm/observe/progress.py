@@ -89,6 +89,9 @@ _LINE_EVERY_S = 3.0
 _LINES_OF_TIME = 20
 _SELDOM_S = 60.0
 _REDRAW_EVERY_S = 0.25
+_MOST_SHARE = 0.05
+"""The largest share of time in which the state of the run is shown: the table of thousands of workers
+takes long to make."""
 _OUTPUT_S = 0.1
 """How long the lines of processes are printed before the command attends to the job again."""
 _PIECE = 4_000
@@ -142,6 +145,8 @@ class ProgressDisplay:
         self._has_table = table and redraws and not quiet
         self._columns = self._console.width
         """The width of the terminal when the table was last drawn."""
+        self._draws_s = 0.0
+        """How long the state of the run took to show the last time."""
         self._drawn: list[int] = []
         """The width of each line of the table."""
         self._bar = "│" if self._console.encoding.startswith("utf") else "|"
@@ -202,9 +207,12 @@ class ProgressDisplay:
         self._print_output()
         self._print_waiting()
         every_s = line_every_s(self.state.at_s) if self._live is None else _REDRAW_EVERY_S
+        every_s = max(every_s, self._draws_s / _MOST_SHARE)
         if not self._quiet and now_s >= self._shown_s + every_s and self._takes_output():
             self._shown_s = now_s
+            began_s = time.monotonic()
             self._show(self.state.at_s + now_s - self._heard_s)
+            self._draws_s = time.monotonic() - began_s
 
     def end(self, *, brief: bool) -> None:
         """Print the output that is left when all processes have ended. `brief`: only the last lines

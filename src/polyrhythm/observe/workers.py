@@ -4,7 +4,6 @@ how it spends its time, and what is unusual about it."""
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from statistics import median
 from typing import TypeVar
 
 from polyrhythm.core.devices import CPU
@@ -13,7 +12,7 @@ from polyrhythm.observe.columns import aligned, cut, width
 from polyrhythm.observe.reasons import CUT_OFF, LINK_ENDED, few, parting
 from polyrhythm.observe.state import RunState
 from polyrhythm.observe.words import counted, grouped, listed, percent
-from polyrhythm.observe.work import ObservedWorker
+from polyrhythm.observe.work import ObservedWorker, Totals
 from polyrhythm.wire.messages.reasons import (
     DONE,
     FAILED,
@@ -74,45 +73,61 @@ def times_slower(work: Mapping[str, tuple[float, float]]) -> dict[str, float]:
     """How many times slower than the median of the others each slow worker computes. `work`: the
     points that each worker visited, and the seconds that it computed."""
     per_point = {name: seconds / points for name, (points, seconds) in work.items() if points}
+    ranked = sorted(per_point, key=lambda name: per_point[name])
     slow = {}
-    for name, seconds in per_point.items():
-        others = [other for each, other in per_point.items() if each != name]
-        if others and (usual := median(others)) and seconds >= SLOWER * usual:
-            slow[name] = seconds / usual
+    for place, name in enumerate(ranked):
+        usual = _median_without(place, ranked, per_point)
+        if usual and per_point[name] >= SLOWER * usual:
+            slow[name] = per_point[name] / usual
     return slow
+
+
+def _median_without(place: int, ranked: Sequence[str], values: Mapping[str, float]) -> float:
+    """The median of all values except that at this place. It needs no loop, because a job may have
+    thousands of workers."""
+    others = len(ranked) - 1
+    middle = {others // 2, (others - 1) // 2} if others else set()
+    chosen = [values[ranked[at + (at >= place)]] for at in middle]
+    return sum(chosen) / len(chosen) if chosen else 0.0
 
 
 def slow_workers(state: RunState) -> dict[str, float]:
     """How many times slower than the others each slow worker computes: in the last seconds, or after
     the end of a run in all of it."""
-    if state.ended is not None:
-        work = {worker.name: worker.totals for worker in state.workers.values()}
-    else:
-        work = {worker.name: worker.recent for worker in state.present}
+    return _slow_in({worker.name: _work(worker, state) for worker in _at_work(state)})
+
+
+def _slow_in(work: Mapping[str, Totals]) -> dict[str, float]:
     return times_slower({name: (each.points, each.compute_s) for name, each in work.items()})
 
 
+def _at_work(state: RunState) -> Iterable[ObservedWorker]:
+    return state.present if state.ended is None else state.workers.values()
+
+
+def _work(worker: ObservedWorker, state: RunState) -> Totals:
+    return worker.recent if state.ended is None else worker.totals
+
+
 def slow_in_words(slow: Mapping[str, float]) -> str | None:
-    """The slowest worker, and how many others are slow. None if no worker is slow."""
+    """The slowest worker, and how many are slow. None if no worker is slow."""
     if not slow:
         return None
-    slowest, *more = sorted(slow, key=lambda name: -slow[name])
-    text = f"{slowest} is {slow[slowest]:.1f}x slower than the others"
-    return (
-        text
-        if not more
-        else f"{text}, and {len(more)} more {'is' if len(more) == 1 else 'are'} slow"
-    )
+    slowest = max(slow, key=lambda name: slow[name])
+    if len(slow) == 1:
+        return f"{slowest} is {slow[slowest]:.1f}x slower than the others"
+    return f"{len(slow)} workers are slow, {slowest} the most ({slow[slowest]:.1f}x slower)"
 
 
 def worker_rows(state: RunState) -> list[WorkerRow]:
     """The rows of all workers, except those that have left after their work was done. Speeds and
     shares of time are those of the last seconds, and after the end of a run those of all of it."""
-    slow = slow_workers(state)
+    work = {worker.name: _work(worker, state) for worker in _at_work(state)}
+    slow = _slow_in(work)
     ended = state.ended is not None
     workers = [each for each in state.workers.values() if ended or not _is_done(each)]
     workers.sort(key=lambda each: name_order(each.name))
-    return [_row(worker, state, slow.get(worker.name)) for worker in workers]
+    return [_row(each, state, slow.get(each.name), work.get(each.name)) for each in workers]
 
 
 def gone_in_words(workers: Iterable[ObservedWorker], state: RunState) -> list[str]:
@@ -138,7 +153,11 @@ def _is_done(worker: ObservedWorker) -> bool:
     return worker.left is not None and worker.left.code in (DONE.code, STREAM_ENDED.code)
 
 
-def _row(worker: ObservedWorker, state: RunState, slower: float | None) -> WorkerRow:
+def _row(
+    worker: ObservedWorker, state: RunState, slower: float | None, work: Totals | None
+) -> WorkerRow:
+    """`slower`: how many times slower than the others it is, if it is slow. `work`: what it has done in
+    the last seconds, or in a run that has ended; None if it has left."""
     mark = None
     notes = []
     if (left := left_in_short(worker)) is not None:
@@ -152,16 +171,16 @@ def _row(worker: ObservedWorker, state: RunState, slower: float | None) -> Worke
         mark = Mark.SLOW
     elif worker.present and worker.no_points:
         notes.append("no points to visit")
-    here = worker.present
-    points_per_s = worker.points_per_s if here else None
-    if state.ended is not None:
-        seconds = state.trained_s(worker)
-        points_per_s = worker.totals.points / seconds if seconds else 0.0
+    seconds = worker.recent_s if state.ended is None else state.trained_s(worker)
+    points_per_s = None
+    if work is not None:
+        points_per_s = work.points / seconds if seconds else 0.0
+    totals = worker.totals
     return WorkerRow(
         name=worker.name,
-        contributions=worker.totals.contributions,
+        contributions=totals.contributions,
         points_per_s=points_per_s,
-        shares=(worker.recent.shares if here else None) or worker.totals.shares,
+        shares=(work.shares if work is not None else None) or totals.shares,
         device=worker.device,
         clock=worker.clock,
         passes=worker.passes,
