@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.torch import load_file
 
 import polyrhythm as pr
 from polyrhythm.api.hosts import Here, child_requests
@@ -32,6 +33,7 @@ from tests.ray_cluster import RayCluster, soon, start_cluster
 
 pytestmark = [pytest.mark.cluster, pytest.mark.ray, pytest.mark.timeout(300)]
 
+EXAMPLES = Path(__file__).parents[2] / "examples"
 JOB = """
 import os
 import time
@@ -265,6 +267,31 @@ def test_an_address_where_no_cluster_answers_is_refused_at_once(tmp_path: Path) 
             "digits", engine=RAY, address="127.0.0.1:1", runs_dir=tmp_path / "runs", quiet=True
         )
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.slow
+def test_the_trials_of_ray_tune_are_jobs_in_their_own_placement_groups(
+    ray_cluster: RayCluster, tmp_path: Path
+) -> None:
+    tuned = subprocess.run(
+        [sys.executable, str(EXAMPLES / "ray" / "tune.py"), "0.1"],
+        cwd=tmp_path,
+        env={
+            **os.environ,
+            "HOME": str(tmp_path),  # Ray Tune writes into its folder `ray_results`
+            "PYTHONPATH": os.pathsep.join(sys.path),
+            "RAY_ADDRESS": ray_cluster.address,
+        },
+        capture_output=True,
+        text=True,
+        timeout=280,
+    )
+    assert "\nbest: {'rate': 0.1, 'sync': " in tuned.stdout, tuned.stderr
+    models = list((tmp_path / "ray_results").rglob("model.safetensors"))
+    assert len(models) == 2, "each trial has a checkpoint with its model"
+    for model in models:
+        assert float(load_file(model)["weight"]) == pytest.approx(3, abs=0.1)
+    soon(lambda: left_on(ray_cluster) == NOTHING, "actors or groups are left")
 
 
 @pytest.mark.slow

@@ -1,12 +1,14 @@
 """The result of a job, for Python programs: the trained model, the metrics and their history."""
 
+import json
+import shutil
 from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from polyrhythm.core.lead.progress.progress import STOPPED
-from polyrhythm.core.model import choose, file_of, models_of
-from polyrhythm.errors import StoreError
+from polyrhythm.core.model import MODEL, choose, file_of, models_of, named
+from polyrhythm.errors import StoreError, UsageError
 from polyrhythm.observe.advice import advise
 from polyrhythm.observe.journal import read_journal
 from polyrhythm.observe.runs import JOURNAL, Run, load_run, run_dirs
@@ -190,6 +192,48 @@ class Result:
         from safetensors.torch import load_file  # this imports torch, which takes seconds
 
         return load_file(path)
+
+    def to_ray_checkpoint(self) -> Any:
+        """Return the trained model as a `ray.tune.Checkpoint`, for `ray.tune.report` and for
+        other libraries of Ray.
+
+        The checkpoint is the folder `ray-checkpoint` in the folder of the run. It contains copies
+        of the files of the model, such as `model.safetensors`, and `summary.json`, which is
+        `Result.summary`. A job with several models has a file for each.
+
+        Returns:
+            The checkpoint, a `ray.tune.Checkpoint`.
+
+        Raises:
+            StoreError: the run has no model, for example because it has not ended.
+            UsageError: Ray is not installed.
+
+        Example:
+            >>> checkpoint = result.to_ray_checkpoint()
+            >>> sorted(path.name for path in (result.run / "ray-checkpoint").iterdir())
+            ['model.safetensors', 'summary.json']
+        """
+        try:
+            from ray.tune import Checkpoint
+        except ImportError:
+            raise UsageError(
+                "to_ray_checkpoint needs Ray, which is not installed: run"
+                " pip install 'polyrhythm[ray]' 'ray[tune]'"
+            ) from None
+        there = [each.name for each in self.run.iterdir()] if self.run.is_dir() else []
+        files = [name for name in there if name == MODEL or named(name) is not None]
+        # without a file here, the model is in the store, or `state_dict` says why there is none
+        state = None if files else self.state_dict()
+        folder = self.run / "ray-checkpoint"
+        folder.mkdir(exist_ok=True)
+        for name in files:
+            shutil.copyfile(self.run / name, folder / name)
+        if state is not None:
+            from safetensors.torch import save_file
+
+            save_file(state, folder / MODEL)
+        (folder / "summary.json").write_text(json.dumps(self.summary))
+        return Checkpoint.from_directory(str(folder))
 
     def _from_store(self, model: str | None) -> "dict[str, Tensor]":
         """The model of a job that could not write it to the folder of the run."""

@@ -333,7 +333,11 @@ class RayHost:
         self._new: set[str] = set()
         """The processes whose actors are made, and that were not started yet."""
         self._starts: dict[str, int] = {}
+        self._given: Any = None
+        """The placement group in which this process runs, such as that of a trial of Ray Tune. All
+        processes of the job have their places in it."""
         self._group: Any = None
+        """The group that this host has made."""
         self._bundles: dict[str, int] = {}
         self._placing = Placing(self._job.start_timeout_s, time.monotonic())
         self._watch: ClusterWatch | None = None
@@ -349,7 +353,9 @@ class RayHost:
         context = ray.get_runtime_context()
         self._say_insecure(context.gcs_address)
         servers = [name for name, role in self._roles.items() if role == "server"]
-        self._make_group(servers)
+        self._given = ray.util.get_current_placement_group()
+        if self._given is None:
+            self._make_group(servers)
         for request in self._requests:
             self._make(request.name)
             self._new.add(request.name)
@@ -386,6 +392,8 @@ class RayHost:
             options["scheduling_strategy"] = PlacementGroupSchedulingStrategy(
                 self._group, placement_group_bundle_index=self._bundles[name]
             )
+        elif self._given is not None:
+            options["scheduling_strategy"] = PlacementGroupSchedulingStrategy(self._given)
         elif demand.labels:
             options["label_selector"] = dict(demand.labels)
         handle = (
