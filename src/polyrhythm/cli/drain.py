@@ -31,7 +31,7 @@ def drain(
     """Let a server leave a running job, and wait until it has left.
 
     The slices of the server move to the other servers while the job trains, and then the server ends
-    with status 0. No contribution is lost, also without --replicas. The server in which the lead runs
+    with status 0. No contribution is lost, even without --replicas. The server in which the lead runs
     (s0) cannot be drained.
 
     Examples:

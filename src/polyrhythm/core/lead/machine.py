@@ -257,10 +257,10 @@ class LeadMachine:
             self._after_fold(now_ns)
 
     def _moves_in_fold(self, now_ns: int) -> bool:
-        """Every primary has folded. With rounds, slices whose copies are ready get their new primaries
-        now: no contribution is on its way, and the workers get the new routes before they are
-        released, so none is sent twice. Returns True if the fold must wait for the routes. *No slice
-        moves in a fold that becomes a cut.*"""
+        """With rounds, give slices whose copies are ready their new primaries, now that every
+        primary has folded: no contribution is on its way, and the workers get the new routes before
+        they are released, so none is sent twice. Returns True if the fold must wait for the routes.
+        *No slice moves in a fold that becomes a cut.*"""
         first = self._rounds.round == 0
         if not self._mode.promotes_in_folds or first or self._ending.begun:
             return False

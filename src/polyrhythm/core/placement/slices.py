@@ -66,7 +66,7 @@ class Slice:
     length: int
     parts: tuple[tuple[int, int], ...] = ()
     """The ranges of the tensors (or of the parts of tensors) in the slice: (first, end), relative
-    to its offset."""
+    to the beginning of the slice."""
     width: int = 0
     """If positive, the slice consists of whole rows of one tensor, and a row has this many elements.
     Contributions may contain only some of these rows."""

@@ -104,7 +104,7 @@ def add_learners(
 
 
 def _copies(route: Route) -> tuple[int, ...]:
-    """The servers that have everything of this slice."""
+    """The servers that have the whole state of this slice."""
     return (route.primary, *route.replicas)
 
 

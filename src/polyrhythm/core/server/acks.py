@@ -72,10 +72,10 @@ class Acks:
         readers: Collection[int] = (),
         named: Mapping[int, int] | None = None,
     ) -> list[tuple[int, int]]:
-        """A round is folded. Workers in `readers` get the acknowledgement with the new version.
-        `named`: per worker, the last sequence that the fold contains; None if the fold contains all
-        contributions that have arrived. Returns the workers that are not in `readers`, with the
-        sequences that must be acknowledged by a message."""
+        """Acknowledge what a folded round contains. Workers in `readers` get the acknowledgement
+        with the new version. `named`: per worker, the last sequence that the fold contains; None if
+        the fold contains all contributions that have arrived. Returns the workers that are not in
+        `readers`, with the sequences that must be acknowledged by a message."""
         told = []
         for worker, (sequence, of) in list(self._arrived.items()):
             if of <= round_ if named is None else sequence <= named.get(worker, 0):
@@ -97,7 +97,7 @@ class Acks:
         )
 
     def on_slices_changed(self, rows: Iterable[Row], *, anew: bool) -> list[tuple[int, int, int]]:
-        """The set of slices of which this server is the primary has changed. `rows`: the
+        """Follow a change of the slices of which this server is the primary. `rows`: the
         contributions that are in all of these slices; only they stay acknowledged. `anew`: this
         server was the primary of no slice before, so nothing was acknowledged here. Returns the
         contributions (worker, incarnation, sequence) that have become complete, because they were

@@ -81,13 +81,13 @@ class PeerAdmission:
     # -- messages of the lead ------------------------------------------------------------------
 
     def on_named(self, servers: Iterable[m.ServerSpec]) -> list[Effect]:
-        """The lead has announced these servers. They replace all servers that it announced
-        before."""
+        """Accept the servers that the lead has announced. They replace all servers that it
+        announced before."""
         self._servers = {server_name(spec.server): spec.incarnation for spec in servers}
         return self._settle_waiting()
 
     def on_introduced(self, worker: int, incarnation: int) -> list[Effect]:
-        """The lead has admitted this worker."""
+        """Accept this worker, which the lead has admitted."""
         peer = worker_name(worker)
         self._workers[peer] = max(incarnation, self._workers.get(peer, 0))
         return self._settle_waiting()
@@ -112,7 +112,7 @@ class PeerAdmission:
     def on_server_hello(
         self, link: str, server: int, incarnation: int, now_ns: int
     ) -> list[Effect]:
-        """A server has sent a hello over `link`."""
+        """Handle the hello of a server over `link`."""
         if server < 0 or server == self._server:
             return self._refuse(link, Reason("not-a-server"))
         if server < self._server:
@@ -130,7 +130,7 @@ class PeerAdmission:
     def on_worker_hello(
         self, link: str, worker: int, incarnation: int, now_ns: int
     ) -> list[Effect]:
-        """A worker has sent a hello over `link`."""
+        """Handle the hello of a worker over `link`."""
         if worker < 0 or incarnation <= 0:
             return self._refuse(link, Reason("not-a-worker"))
         peer = worker_name(worker)
@@ -144,8 +144,8 @@ class PeerAdmission:
         return []
 
     def on_operator_hello(self, link: str) -> list[Effect]:
-        """An operator has sent a hello over `link`. It is refused: only the lead handles requests
-        of operators."""
+        """Refuse the hello of an operator over `link`: only the lead handles requests of
+        operators."""
         return self._refuse(link, Reason("not-the-lead"))
 
     def hung_up(self, link: str) -> None:
@@ -206,13 +206,13 @@ class Strangers:
         return len(self._silent) + len(self._unproven)
 
     def make_room(self) -> list[int]:
-        """File descriptors are scarce and a connection waits to be accepted. Returns the links to
-        close."""
+        """The links to close because file descriptors are scarce and a connection waits to be
+        accepted."""
         kind = self._silent or self._unproven
         return [self._oldest(kind)] if kind else []
 
     def on_accepted(self, link: int, now_ns: int) -> list[int]:
-        """A link was accepted. Returns the links to close."""
+        """Add a link that was accepted. Returns the links to close."""
         closing = []
         if len(self._silent) >= self._most:
             closing.append(self._oldest(self._silent))
@@ -220,7 +220,7 @@ class Strangers:
         return closing
 
     def on_hello(self, link: int) -> list[int]:
-        """The peer has sent its hello, but no proof yet. Returns the links to close."""
+        """Note that the peer has sent its hello, but no proof yet. Returns the links to close."""
         closing = []
         if len(self._unproven) >= self._most:
             closing.append(self._oldest(self._unproven))
@@ -266,7 +266,7 @@ class QuietLinks:
         self._looked_ns = 0
 
     def look(self, quiet: tuple[Peer, ...], now_ns: int) -> None:
-        """Nothing has come over the links to these peers since the last look. Something has come
+        """Take the peers over whose links nothing has come since the last look. Something has come
         over all other links."""
         paused = now_ns - self._looked_ns > self._pause_ns
         before = {} if paused else self._since_ns

@@ -92,8 +92,8 @@ class Failover:
         return {i: route for i, route in enumerate(place.routes) if route.primary == server}
 
     def on_rerouted(self, event: ev.Rerouted, now_ns: int) -> None:
-        """This server now holds the slices that the new routes give it: adapt leases, acknowledgements
-        and replication."""
+        """Adapt leases, acknowledgements and replication to the slices that the new routes give
+        this server, which holds them now."""
         state = self._state
         places = state.epoch.hold(event)
         if places is None:
@@ -115,8 +115,8 @@ class Failover:
             # acknowledges the steps that are in all of its present slices.
             settled = []
             state.epoch.since = place.routing
-            # forget the lead's order for the fold under way: the lead repeats the order for slices that
-            # are not folded
+            # forget the lead's order for the fold under way: the lead repeats the order for slices
+            # that are not folded
             state.folding = None
             state.leases.move(event.version)
             self._mode.take_over(event, anew=not before)
@@ -192,7 +192,8 @@ class Failover:
             self._fetches[message.server] = message
             return
         self._fetches.pop(message.server, None)
-        # the request may name more slices than the peer copies now; the peer ignores the other slices
+        # the request may name more slices than the peer copies now; the peer ignores the other
+        # slices
         if state.replication.copies(message.server):
             state.out.append(SendState(message.server, message.held, message.routing))
 
@@ -220,7 +221,7 @@ class Failover:
         self.place_if_ready()
 
     def _settle(self, steps: Sequence[Step], now_ns: int) -> None:
-        """All replicas have made these steps: let the mode acknowledge them. While slices move,
+        """Let the mode acknowledge these steps, which all replicas have made. While slices move,
         keep the steps for later."""
         if self._state.epoch.changing:
             self._held_back += steps
@@ -229,7 +230,8 @@ class Failover:
             self._mode.on_settled(step, now_ns)
 
     def on_link_closed(self, server: int, event: ev.LinkClosed) -> None:
-        """The link to another server has closed. Tell the lead if slices were copied over it."""
+        """Handle the end of the link to another server. Tell the lead if slices were copied over
+        it."""
         if not self.partners.on_ended(server, event.incarnation):
             return
         self._early.forget(server)

@@ -84,7 +84,7 @@ class Versions:
         self._read_by_replicas.clear()
 
     def move(self, version: int) -> None:
-        """The set of slices of which this server is the primary has changed; all of them have
+        """Follow a change of the slices of which this server is the primary; all of them have
         `version`. Earlier leases stay until their readers end them. Every reader may be sent this
         version again."""
         for reader, (leased, slot) in self._leases.items():
@@ -111,9 +111,10 @@ class Versions:
         return {(reader, version) for reader, (version, _) in self._leases.items()}
 
     def release(self, reader: int, version: int) -> bool:
-        """`reader` has copied `version`, and so it has copied or dropped all versions that it was sent
-        before. Returns True if a slot has no other lease. A version that was sent both before and
-        after slices moved has two leases, which are released one after the other."""
+        """End the leases of a reader that has copied `version`, and so has copied or dropped all
+        versions that it was sent before. Returns True if a slot has no other lease. A version that
+        was sent both before and after slices moved has two leases, which are released one after the
+        other."""
         freed = bool(self._earlier) and self._end_before(reader, version)
         if self._earlier and (slots := self._earlier.get((reader, version))) is not None:
             slot = slots.pop(0)
@@ -136,9 +137,9 @@ class Versions:
         return freed
 
     def on_contributed(self, reader: int, version: int, *, here: bool = True) -> None:
-        """The reader has contributed what it computed from `version`: end its leases of earlier
-        versions, which it drops if they still arrive. `here`: the reader has copied `version` from
-        this server, so the lease of `version` ends too."""
+        """End the leases of earlier versions: the reader has contributed what it computed from
+        `version`, and drops earlier versions if they still arrive. `here`: the reader has copied
+        `version` from this server, so the lease of `version` ends too."""
         if self._earlier:
             self._end_before(reader, version)
         lease = self._leases.get(reader)
@@ -225,9 +226,9 @@ class SliceVersions:
         return tuple(self._slots.values())
 
     def release(self, reader: int, ticket: int | None) -> None:
-        """`reader` has copied the answer with `ticket` and needs no earlier one. A ticket that was
-        answered twice, because slices moved, has two leases, which are released one after the
-        other. None: the reader is gone."""
+        """End the leases of a reader that has copied the answer with `ticket` and needs no earlier
+        one. A ticket that was answered twice, because slices moved, has two leases, which are
+        released one after the other. None: the reader is gone."""
         leases = self._leases.get(reader)
         if leases is None:
             return
@@ -308,7 +309,7 @@ class Leases:
             self._apart.update(reader for reader, _ in self.versions.leases())
 
     def move(self, version: int) -> None:
-        """The set of slices of which this server is the primary has changed; all of them have
+        """Follow a change of the slices of which this server is the primary; all of them have
         `version`."""
         self._moved = True
         self.versions.move(version)
@@ -326,7 +327,7 @@ class Leases:
         return True
 
     def on_published(self) -> None:
-        """The version of a fold was sent to all readers that wait for it."""
+        """Note that the version of a fold was sent to all readers that wait for it."""
         self._moved = False
 
     def names_this_server(self, reader: int) -> bool:
@@ -334,19 +335,19 @@ class Leases:
         return reader not in self._apart
 
     def on_contributed(self, reader: int, version: int) -> None:
-        """A reader has contributed what it computed from `version`, so it has copied that version: end
-        its lease. *A worker that leaves contributes while a later version may still be on its way to
-        it: the lease of that version stays. A reader that asked may have copied `version` from another
-        primary, so only its leases of earlier versions end.*"""
+        """End the lease of the version from which a reader has computed its contribution: it has
+        copied that version. *A worker that leaves contributes while a later version may still be on
+        its way to it: the lease of that version stays. A reader that asked may have copied
+        `version` from another primary, so only its leases of earlier versions end.*"""
         self.versions.on_contributed(reader, version, here=reader not in self._apart)
 
     def release(self, reader: int, version: int) -> bool:
-        """`reader` has copied `version`. Returns True if the slot of that version has no other
-        lease."""
+        """End the lease of a version that `reader` has copied. Returns True if the slot of that
+        version has no other lease."""
         return self.versions.release(reader, version)
 
     def forget(self, reader: int) -> None:
-        """The link of this reader has closed: end all of its leases."""
+        """End all leases of a reader whose link has closed."""
         self.versions.forget_all(reader)
 
 

@@ -35,7 +35,7 @@ class ServerMachine:
         self._admission = PeerAdmission(server, job.workers)
         self._quiet = QuietLinks(job.heartbeat_s)
         self._collects: list[m.Collect] = []
-        """Requests of the lead for parameters. This server cannot answer these requests yet."""
+        """Requests of the lead for parameters that this server cannot answer yet."""
         self._ended = False
         self._waiting_fold: m.Fold | None = None
         """A fold that was ordered while the slices of a cut are being copied."""
@@ -204,7 +204,8 @@ class ServerMachine:
         self._failover.confirm(message, now_ns, adopted=True)
 
     def _on_drain_asked(self, event: ev.DrainAsked, now_ns: int) -> None:
-        """This server wants to leave: ask the lead for it. The lead's `Stop` is the answer."""
+        """Ask the lead to drain this server, which wants to leave. The lead's `Stop` is the
+        answer."""
         self.state.tell_lead(m.Drain(**self.state.identity()))
 
     # -- contributions and folds ---------------------------------------------------------------
@@ -214,8 +215,8 @@ class ServerMachine:
             self.mode.on_contributed(event)
 
     def _on_repeated(self, event: ev.Repeated, now_ns: int) -> None:
-        """The worker has sent a contribution again because it saw no acknowledgement. Repeat the
-        acknowledgement, if this server has sent one."""
+        """Repeat the acknowledgement of a contribution that the worker has sent again because it
+        saw none, if this server has sent one."""
         state = self.state
         if not state.is_member(event.worker, event.incarnation):
             return

@@ -25,23 +25,23 @@ class ServerMode(Protocol):
     """Called when a fold is finished."""
 
     def on_contributed(self, event: ev.Contributed) -> None:
-        """All slices of a contribution have been added."""
+        """Handle a contribution of which all slices have been added."""
 
     def fold(self, message: m.Fold, now_ns: int) -> None:
-        """The lead orders a fold, and names members and readers. The members are set before this
-        call."""
+        """Fold as the lead orders. The order names members and readers; the members are set before
+        this call."""
 
     def is_folded(self, message: m.Fold) -> bool:
         """Whether the former primary of these slices has folded the round already."""
 
     def on_folded(self, event: ev.FoldDone, now_ns: int) -> None:
-        """This server has folded the slices of the round."""
+        """Note that this server has folded the slices of the round."""
 
     def on_settled(self, step: Step, now_ns: int) -> None:
-        """Every replica has made this step: acknowledge the contributions that it contains."""
+        """Acknowledge the contributions in this step, which every replica has made."""
 
     def take_over(self, event: ev.Rerouted, *, anew: bool) -> None:
-        """The set of slices of which this server is the primary has changed. `anew`: before, this
+        """Follow a change of the slices of which this server is the primary. `anew`: before, this
         server was the primary of no slice."""
 
     def contained(self) -> dict[int, int] | None:
@@ -61,20 +61,20 @@ class ServerMode(Protocol):
     def answer(self, pull: m.Pull) -> None: ...
 
     def release(self, worker: int, round_: int) -> None:
-        """A reader has copied this version: end its lease."""
+        """End the lease of a reader that has copied this version."""
 
     def on_sent(self, workers: Iterable[int], round_: int) -> None:
-        """This version was sent whole to these readers: end their leases."""
+        """End the leases of readers to which this version was sent whole."""
 
     def forget(self, worker: int) -> None:
-        """The link of a reader has closed: end its leases."""
+        """End the leases of a reader whose link has closed."""
 
     def free(self) -> None:
         """Free slots that are not needed, unless a fold or a change of routes may be writing to
         them."""
 
     def freeze(self) -> None:
-        """From now on, change the parameters only if the lead orders a fold."""
+        """Change the parameters only if the lead orders a fold, from now on."""
 
 
 def choose_mode(server: int, job: m.JobSpec) -> tuple[ServerState, ServerMode]:
@@ -92,8 +92,8 @@ class _Mode:
         self.finished: Callable[[], None] = lambda: None
 
     def _finish(self, weight: float, now_ns: int) -> None:
-        """This server and every replica have made the fold: acknowledge, publish, and tell the
-        lead."""
+        """Complete a fold that this server and every replica have made: acknowledge, publish, and
+        tell the lead."""
         state = self._state
         fold, state.folding = state.folding, None
         assert fold is not None
@@ -226,7 +226,7 @@ class RoundsMode(_Mode):
         self.free()
 
     def freeze(self) -> None:
-        """Nothing to do: only a fold changes parameters."""
+        """Do nothing: only a fold changes parameters."""
 
 
 class RowsMode(RoundsMode):
@@ -263,7 +263,7 @@ class RowsMode(RoundsMode):
         super().take_over(event, anew=anew)
 
     def contained(self) -> dict[int, int]:
-        # sequences begin anew with each incarnation, so rows of earlier incarnations are left out
+        # the sequences of each incarnation begin at 1, so rows of earlier incarnations are left out
         return {
             worker: self._rows.get((worker, incarnation), 0)
             for worker, incarnation in self._state.acks.members.items()
@@ -287,8 +287,8 @@ class OnArrivalMode(_Mode):
             self.release(event.worker, event.pulled)
 
     def _secure(self, worker: int, incarnation: int, sequence: int) -> None:
-        """The contribution is in the parameters of this server and of every replica: acknowledge
-        it. If a pull waits for it, the answer to the pull contains the acknowledgement."""
+        """Acknowledge a contribution that is in the parameters of this server and of every replica.
+        If a pull waits for it, the answer to the pull contains the acknowledgement."""
         state = self._state
         state.acks.acknowledge(worker, sequence)
         pull = state.leases.pulls.get(worker)

@@ -105,8 +105,8 @@ class Replication:
     # -- steps ---------------------------------------------------------------------------------
 
     def issue(self, step: Step) -> bool:
-        """A step was made here and is sent to all peers. Returns True if no peer must confirm
-        it."""
+        """Wait for the confirmations of a step that was made here and is sent to all peers. Returns
+        True if no peer must confirm it."""
         if not self._slices:
             return True
         lacking = {peer for peer in self._slices if not self._has(peer, step)}
@@ -118,9 +118,9 @@ class Replication:
         return not owed
 
     def confirm(self, peer: int, rows: Iterable[Row], *, adopted: bool = False) -> list[Step]:
-        """A peer reports that it has these steps and all earlier ones in every slice that it copies.
-        Returns the steps that all peers have confirmed now. `adopted`: the peer has the state that it
-        fetched."""
+        """Take the report of a peer that it has these steps and all earlier ones in every slice
+        that it copies. Returns the steps that all peers have confirmed now. `adopted`: the peer has
+        the state that it fetched."""
         if adopted:
             self._have[
                 peer
@@ -150,14 +150,14 @@ class Replication:
         return peer in self._adopted and not self._followed.get(peer)
 
     def reconsider(self, rows: Iterable[Row], version: int) -> None:
-        """This server has become the primary of more slices, which contain only these rows. Forget
-        the steps that are not in all slices: they are issued again."""
+        """Forget the steps that are not in all slices, because this server has become the primary
+        of more slices, which contain only these rows. The steps are issued again."""
         last = {(row.worker, row.incarnation): row.sequence for row in rows} | {_FOLD: version}
         self._owed = {s: owed for s, owed in self._owed.items() if last.get(s[:2], 0) >= s[2]}
 
     def forget_worker(self, worker: int, incarnation: int) -> None:
-        """The worker left and waits for no acknowledgement. Learners must still confirm its steps,
-        which may have been acknowledged before."""
+        """Forget a worker that has left and waits for no acknowledgement. Learners must still
+        confirm its steps, which may have been acknowledged before."""
         key = (worker, incarnation)
         self._owed = {step: owed for step, owed in self._owed.items() if step[:2] != key}
 
@@ -183,8 +183,8 @@ class ReplicaFetch:
         """Per primary, the routing epoch of the last request to it, and the slices requested."""
 
     def begin(self, place: Place) -> None:
-        """The slices are built. If the job is new, all holders get the initial parameters from a
-        worker, and nothing is fetched."""
+        """Begin with the slices that were just built. If the job is new, all holders get the
+        initial parameters from a worker, and nothing is fetched."""
         self._copies = {}
         if place.fresh:
             for slice_, route in enumerate(place.routes):
@@ -213,8 +213,8 @@ class ReplicaFetch:
         return asks
 
     def on_adopted(self, event: StateAdopted) -> bool:
-        """The requested slices have arrived. Returns False if more slices were requested since
-        then."""
+        """Note that the requested slices have arrived. Returns False if more slices were requested
+        since then."""
         asked, slices = self._fetching.get(event.primary, (0, frozenset[int]()))
         if asked != event.routing:
             return False

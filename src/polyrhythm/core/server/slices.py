@@ -52,7 +52,7 @@ Held = TypeVar("Held", bound="HeldSlice")
 
 
 class Verdict(Enum):
-    """What becomes of something that a peer has sent for a slice, and why."""
+    """What happens to something that a peer has sent for a slice, and why."""
 
     NEW = "new"
     """Take it."""
@@ -145,12 +145,12 @@ class HeldSlice:
     # -- its steps -----------------------------------------------------------------------------
 
     def make_step(self, number: int) -> Stamp:
-        """This server, as the primary, makes this step."""
+        """Record that this server, as the primary, makes this step."""
         self.stamp = Stamp(self.slice, self.route.since, number)
         return self.stamp
 
     def follow(self, stamp: Stamp, rows: Iterable[Row]) -> None:
-        """This server's copy has made a step of the primary."""
+        """Record that this server's copy has made a step of the primary."""
         self.stamp = stamp
         self.rows.update((row.worker, (row.incarnation, row.sequence)) for row in rows)
 
@@ -170,7 +170,8 @@ class HeldSlice:
             self._change_role()
 
     def _change_role(self) -> None:
-        """This server has become the primary of the slice, or is not its primary any more."""
+        """Record that this server has become the primary of the slice, or is not its primary any
+        more."""
         self.copy_targets.clear()
 
 
@@ -292,7 +293,8 @@ class HeldSlices(Generic[Held]):
         return Verdict.NEW if missing else Verdict.REPEATED
 
     def seeded(self, slice_: int, routing: int) -> SliceSeeded:
-        """The slice has the initial parameters of this epoch, or those of a checkpoint."""
+        """Record that the slice has the initial parameters of this epoch, or those of a
+        checkpoint."""
         if (held := self._held.get(slice_)) is not None:
             held.is_seeded = True
         return SliceSeeded(slice_, routing)
@@ -312,7 +314,7 @@ class HeldSlices(Generic[Held]):
         return tuple(Row(worker, incarnation, 0) for worker, incarnation in self._members.items())
 
     def freeze(self) -> None:
-        """The parameters are final: from now on, contributions are ignored."""
+        """Ignore contributions from now on: the parameters are final."""
         self._frozen = True
 
     # -- contributions -------------------------------------------------------------------------
@@ -350,8 +352,8 @@ class HeldSlices(Generic[Held]):
         return Contributed(*whose, self.round, message.pull, message.pulled, version)
 
     def _begin(self, whose: tuple[int, int, int]) -> int:
-        """A slice of a contribution has been added, and `_partial` has no other slice of it. Returns
-        how many other slices have the contribution, because they had it when the routes changed."""
+        """Begin to count the slices of a contribution, one of which has been added. Returns how
+        many other slices have the contribution, because they had it when the routes changed."""
         if len(self._partial) >= MOST_PARTIAL:
             self._make_room(whose[0])
         if not self._rerouted:
@@ -419,7 +421,7 @@ class HeldSlices(Generic[Held]):
         return Rerouted(routing, version, rows, self._made_of_all(), self.round)
 
     def _set_round(self) -> None:
-        """The slices have changed: set the round in which later contributions count."""
+        """Set the round in which later contributions count, after a change of the slices."""
 
     def _least(self) -> tuple[int, tuple[Row, ...]]:
         """What is in every slice of which this server is the primary: the version, and per member
@@ -507,8 +509,8 @@ class HeldSlices(Generic[Held]):
         return Verdict.REPEATED if copy.stamp.number <= held.stamp.number else Verdict.GAP
 
     def copied(self, copy: Copy, verdict: Verdict) -> StepCopied | None:
-        """A step was judged so, and made if it is new: record it. Returns the event that reports the
-        step, if it is in all slices that are copied from its primary. *A step that was made is
+        """Record a step that was judged so, and made if it is new. Returns the event that reports
+        the step, if it is in all slices that are copied from its primary. *A step that was made is
         recorded even if the slice has got another primary meanwhile: the stamp then shows the new
         primary that the two slices differ.*"""
         if verdict not in (Verdict.NEW, Verdict.REPEATED, Verdict.GAP):
@@ -529,9 +531,9 @@ class HeldSlices(Generic[Held]):
         return Verdict.NEW if state.routing >= held.copied_since else Verdict.MOVED
 
     def adopted(self, state: State, verdict: Verdict) -> StateAdopted | None:
-        """A state was judged so, and is in the slice now if it was wanted: record what the slice
-        contains. Returns the event that reports it, if all copies of this primary's slices are
-        current. *The copy is current only if its primary has not changed while it was written.*"""
+        """Record the state of a slice that was judged so, and is in the slice now if it was wanted.
+        Returns the event that reports it, if all copies of this primary's slices are current. *The
+        copy is current only if its primary has not changed while it was written.*"""
         if verdict is Verdict.NEW and (held := self._held.get(state.slice)) is not None:
             held.rows = {}
             held.follow(state.stamp, state.rows)
@@ -576,10 +578,10 @@ class RoundsSlices(HeldSlices[RoundsSlice]):
     _torn = 0
 
     def fold(self, round_: int, named: Iterable[Row] | None = None) -> tuple[int, ...]:
-        """Round `round_` is folded; contributions that come later count in the next round. Returns
-        the slices that make the step. *A slice is not folded again if its former primary has folded
-        this round already: it is only carried over to the new version.* `named`: the last
-        contribution of each member that the fold contains; None if the fold contains all
+        """Record that round `round_` is folded; contributions that come later count in the next
+        round. Returns the slices that make the step. *A slice is not folded again if its former
+        primary has folded this round already: it is only carried over to the new version.* `named`:
+        the last contribution of each member that the fold contains; None if the fold contains all
         contributions that have come."""
         self.round = round_ + 1
         self._torn = len(self._partial) if named is None else 0
@@ -605,8 +607,8 @@ class OnArrivalSlices(HeldSlices[HeldSlice]):
     _slice_type = HeldSlice
 
     def step_of(self, message: Contribution, step: SliceStep) -> tuple[Copy, list[int]] | None:
-        """The next step of a slice folds this contribution. Returns the message about the step, and
-        the servers that must make it too; None if there are none."""
+        """Make the message about the next step of a slice, which folds this contribution. Returns
+        it with the servers that must make the step too; None if there are none."""
         held = self._held[message.slice]
         stamp = held.make_step(held.stamp.number + 1)
         if not held.copy_targets:

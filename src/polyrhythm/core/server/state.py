@@ -2,10 +2,10 @@
 
 The routing epoch of a server, and the epoch that it changes to.
 
-*A change has three steps: the lead sends the server new routes; the server adds and removes slices as
-these routes demand; the server reports that it follows the new routes. If further routes come before the
-second step is complete, an epoch is skipped. Other servers may have applied the skipped epoch, and may
-have sent fetches and confirmations in it.*
+*A change has three steps: the lead sends the server new routes; the server adds and removes slices
+as these routes say; the server reports that it follows the new routes. If further routes come
+before the second step is complete, an epoch is skipped. Other servers may have applied the skipped
+epoch, and may have sent fetches and confirmations in it.*
 """
 
 from typing import Any
@@ -34,17 +34,17 @@ class RoutingEpoch:
         self.place: Place | None = None
         """The routes of the epoch that the server changes to; None if it is not changing."""
         self.rerouted: Rerouted | None = None
-        """The event that says what the slices contain; None until the server has the slices that the
-        routes of `place` demand."""
+        """The event that says what the slices contain; None until the server has the slices that
+        the routes of `place` give it."""
         self.introduced: tuple[MemberSpec, ...] | None = None
         """The members that came with the routes; None if a fold has named members since."""
         self._overtaken: list[Place] = []
-        """The routes of skipped epochs: newer routes came before the server had the slices that these
-        routes demand."""
+        """The routes of skipped epochs: newer routes came before the server had the slices that
+        these routes gave it."""
 
     @property
     def changing(self) -> bool:
-        """Whether the server does not have the slices yet that the newest routes demand."""
+        """Whether the server does not have the slices yet that the newest routes give it."""
         return self.place is not None and self.rerouted is None
 
     def set_out(self, place: Place) -> None:
@@ -54,14 +54,14 @@ class RoutingEpoch:
         self.introduced = place.members
 
     def begin(self, routing: int) -> None:
-        """The slices of the first routes are allocated, and have no parameters yet."""
+        """Begin with the first routes, whose slices are allocated and have no parameters yet."""
         self._overtaken.clear()
         self.rerouted = Rerouted(routing, 0, ())
         self.held = self.since = routing
 
     def hold(self, event: Rerouted) -> list[Place] | None:
-        """The server has the slices that the routes of an epoch demand. Returns the routes of the
-        skipped epochs and of this epoch; None if newer routes have come meanwhile."""
+        """Record that the server has the slices that the routes of an epoch give it. Returns the
+        routes of the skipped epochs and of this epoch; None if newer routes have come meanwhile."""
         place = self.place
         if place is None or event.routing != place.routing:
             return None
@@ -70,7 +70,7 @@ class RoutingEpoch:
         return [*overtaken, place]
 
     def arrive(self) -> None:
-        """This server has reported the new epoch, so other processes can rely on it."""
+        """Record that this server has reported the new epoch, so other processes can rely on it."""
         assert self.place is not None
         self.routing = self.place.routing
         self.place = None
@@ -105,7 +105,7 @@ class ServerState:
         return self.acks.members.get(worker) == incarnation
 
     def enlist(self, members: tuple[m.MemberSpec, ...]) -> None:
-        """The lead has named the members of its view: set them."""
+        """Set the members of the view that the lead has announced."""
         gone = self.acks.enlist(members)
         if gone is None:
             return

@@ -67,7 +67,7 @@ class Stepping:
         self._members = 1
 
     def enlist(self, members: int) -> None:
-        """The view has changed: scale later steps for this many members."""
+        """Scale later steps for this many members, because the view has changed."""
         self._members = max(1, members)
 
     def step(

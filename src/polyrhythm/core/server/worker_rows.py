@@ -1,9 +1,10 @@
-"""The rows of a slice of statistics. Each worker has one row.
+"""Kind statistics: the rows of a slice. A worker's row is the sum of what its points have added,
+and a contribution is a *difference*: by how much this sum changes.
 
 *A difference waits beside its row until a fold names its worker with the same sequence or a higher
-one. A fold also names every live row: a row that it does not name is deleted. So a row is changed and
-deleted in the same version on every server, even if different contributions have arrived there.* A
-replica makes the same changes in the same order, so its rows have the same bits.
+one. A fold also names every row that stays: a row that it does not name is deleted. So a row is
+changed and deleted in the same version on every server, even if different contributions have
+arrived there.* A replica makes the same changes in the same order, so its rows have the same bits.
 
 The values are of any type: tensors on a server, tuples of numbers in the simulator.
 """
@@ -38,15 +39,15 @@ class WaitingContributions(Generic[Value]):
         return len(self._values)
 
     def hold(self, row: Row, value: Value) -> None:
-        """A contribution has arrived. `row`: its worker and its sequence. The contribution is dropped
-        if too many contributions of this worker wait."""
+        """Keep a contribution that has arrived. `row`: its worker and its sequence. The
+        contribution is dropped if too many contributions of this worker wait."""
         key = key_of(row)
         if sum(key_of(each) == key for each in self._values) < MOST_WAITING:
             self._values[row] = value
 
     def take(self, live: Iterable[Row]) -> list[tuple[Row, Value]]:
-        """A fold names these rows: remove and return the contributions that it contains, in the
-        order of workers and sequences. Contributions to rows that it does not name are dropped."""
+        """Remove and return the contributions that a fold of these rows contains, in the order of
+        workers and sequences. Contributions to rows that the fold does not name are dropped."""
         last = {key_of(row): row.sequence for row in live}
         kept = {row: value for row, value in self._values.items() if key_of(row) in last}
         taken = sorted(
@@ -67,8 +68,8 @@ class WorkerRows(Generic[Value]):
         """The rows, in the order of the workers."""
 
     def fold(self, live: Iterable[Row], named: Sequence[tuple[Row, Value]]) -> None:
-        """Add the contributions that a fold names (`WaitingContributions.take`), and delete the rows
-        that are not live."""
+        """Add the contributions that a fold names (`WaitingContributions.take`), and delete the
+        rows that the fold does not name."""
         for row, difference in named:
             key = key_of(row)
             known = key in self.rows

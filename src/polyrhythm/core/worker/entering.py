@@ -97,7 +97,7 @@ class Entry:
         for server, sequence, routing in state.pushes.take_early():
             self._training.acknowledge(server, sequence, routing, now_ns)
         if not missed:
-            return  # what is on its way comes from the servers that it was to come from
+            return  # messages that are on their way come from the servers that were to send them
         has_version = state.user_computes or mode.landing.whole
         enough = state.leaves and has_version
         if mode.read_again(state.pushes.sequence, state.phase, enough=enough, lost=lost):

@@ -83,7 +83,7 @@ class Outstanding:
                 self.sent.remove(sent)
 
     def secure(self, sequence: int) -> None:
-        """Contributions up to this one are in every slice: nothing of them is sent again."""
+        """Note that contributions up to this one are in every slice: none of them is sent again."""
         self.sent = [sent for sent in self.sent if sent.sequence > sequence]
 
     def reroute(

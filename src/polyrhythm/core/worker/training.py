@@ -142,7 +142,8 @@ class Training:
             self.on_secured(now_ns)
 
     def on_secured(self, now_ns: int) -> None:
-        """Contributions need not be sent again: send the one that waits for them, or leave."""
+        """Continue when contributions need not be sent again: send the one that was held back, or
+        leave."""
         state = self._state
         pushes = state.pushes
         if pushes.held is not None:

@@ -358,8 +358,8 @@ class ServerNode:
     # -- the end -------------------------------------------------------------------------------
 
     def stop(self, *, at_once: bool = False, failed: str = "") -> None:
-        """Ask the lead to end the job, in an orderly way or `at_once`. `failed`: why the job has
-        failed, if it has. If the lead runs in another process, end only this server."""
+        """Ask the lead to shut the job down cleanly, or to end it `at_once`. `failed`: why the job
+        has failed, if it has. If the lead runs in another process, end only this server."""
         if self._leads:
             self._driver.post(LEAD, ev.StopAsked(at_once, failed))
         else:

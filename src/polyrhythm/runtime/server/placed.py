@@ -77,7 +77,7 @@ class PlacedSlices:
             follower.adopt(message, data)
 
     def free_states(self, peer: str) -> None:
-        """A link has closed: drop the incomplete states that its peer was sending."""
+        """Drop the incomplete states that a peer was sending whose link has closed."""
         server = server_number(peer)
         if server is not None and self.store is not None:
             self.store.follower.forget(server)

@@ -388,8 +388,7 @@ class RoundsPrimary(Primary):
         return target.tensors[self.index[held.slice.id]]
 
     def _settle(self, index: int, part: PrimarySlice, target: Slot, fill: int) -> None:
-        """A slice was folded: its new version becomes the current one, and an empty aggregate
-        begins."""
+        """Make the new version of a folded slice the current one, and begin an empty aggregate."""
         held = part.held
         if part.converts:
             target.tensors[index].copy_(held.parameters)
@@ -405,7 +404,7 @@ class RoundsPrimary(Primary):
         held.empty()
 
     def _carry_over(self, index: int, part: PrimarySlice, target: Slot, fill: int) -> None:
-        """A slice was not folded: copy it to the new version. Contributions are still added to its
+        """Copy a slice that was not folded to the new version. Contributions are still added to its
         present aggregate, because replicas may still read the other aggregate."""
         held = part.held
         # With plain addition, the aggregate is in the slot to which the parameters are copied. So the
@@ -513,8 +512,8 @@ class RowsPrimary(RoundsPrimary):
         part.waiting.hold(whose, incoming.clone())
 
     def enter(self, held: Held, rows: Sequence[Row]) -> list[Named]:
-        """A fold names these rows: give the contributions that it contains to the updater. Returns
-        these contributions, except those that do not change the slice."""
+        """Give the contributions in a fold of these rows to the updater. Returns these
+        contributions, except those that do not change the slice."""
         part = self._parts[held.slice.id]
         named = [(row, value) for row, value in part.waiting.take(rows) if len(value)]
         part.updater.enter(held, rows, named)

@@ -407,8 +407,8 @@ class OnArrivalSliceStore(SliceStore):
             return list(self.primary.latest.lease(worker, ticket))
 
     def unlease(self, worker: int, ticket: int | None) -> list[Segment]:
-        """The worker has read the version that it got with `ticket`. Returns the memory that is
-        freed now."""
+        """End the lease of the version that the worker got with `ticket`, because it has read the
+        version. Returns the memory that is freed now."""
         with self._fold_lock:
             latest = self.primary.latest
             latest.release(worker, ticket)
@@ -434,7 +434,7 @@ class WithoutRows(SliceStore):
 
 class RowsSliceStore(WithoutRows, RoundsSliceStore):
     """Kind statistics: contributions wait until a fold names them; a version is the sum of the rows
-    that the fold names."""
+    that the fold names. A row is the sum of what one worker's points have added."""
 
     primary: RowsPrimary
     _primary_type = RowsPrimary
@@ -464,9 +464,9 @@ class RowsSliceStore(WithoutRows, RoundsSliceStore):
 
 
 class RowsOnArrivalSliceStore(WithoutRows, OnArrivalSliceStore):
-    """Kind statistics without rounds: a difference is added to its row when it arrives. The row of a
-    worker that has left is deleted with the next contribution. *Servers add contributions in
-    different orders, so this store is for comparison only.*"""
+    """Kind statistics without rounds: a contribution is added to its worker's row when it arrives.
+    The row of a worker that has left is deleted with the next contribution. *Servers add
+    contributions in different orders, so this store is for comparison only.*"""
 
     def _add_slice(
         self, part: PrimarySlice, incoming: Incoming, message: Contribution, data: memoryview

@@ -168,7 +168,7 @@ class ServerProcess(Process):
             self.links.break_off()
 
     def drain(self) -> None:
-        """The server gets SIGTERM, and asks the lead to leave."""
+        """Ask the lead to drain this server, as after SIGTERM."""
         if self._slept_through(self.drain):
             return
         self.post(self.name, ev.DrainAsked())

@@ -123,8 +123,8 @@ class Contributions(msgspec.Struct):
         return 0 if sender is None else sender.done
 
     def secured(self, worker: int, incarnation: int, folded: int) -> int:
-        """The last contribution of this member that is in every slice, and on every copy, whatever
-        happens: it is complete and, with rounds, in a fold up to the round `folded`."""
+        """The last contribution of this member that is certainly in every slice, and on every copy:
+        it is complete and, with rounds, in a fold up to the round `folded`."""
         open_ = (
             key[2]
             for key, complete in self._complete.items()

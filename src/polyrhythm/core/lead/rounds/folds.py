@@ -93,7 +93,8 @@ class Rounds(msgspec.Struct):
         return self.round if self._folding is None or self._kept_open else self.round - 1
 
     def keep_open(self) -> None:
-        """Every primary has folded, and slices get new primaries before workers are released."""
+        """Do not release workers yet, although every primary has folded: slices get new primaries
+        first."""
         self._folding, self._kept_open = set(), True
 
     def begin_fold(

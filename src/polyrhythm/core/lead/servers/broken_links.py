@@ -6,12 +6,12 @@ other end, if the lead has heard from that process in the second half of the sil
 rejoins reports a server that it cannot connect to.*
 
 *One worker that cannot talk to one server is excluded: the others go on without it. It stays in the
-job without a place in the rounds, connects again every few seconds, and takes part when all its links
-work. A server that most workers cannot talk to is at fault itself: it is lost, and its replicas take
-over. Without replicas its workers are excluded, and the job goes on with the others. Of two servers
-that cannot talk to each other, the one with more broken links is lost; of equals, the one with the
-higher number. The lead's own server is never lost, and no server that has the only copy of a slice:
-the job then waits for the link, and says so.*
+job without a place in the rounds, connects again every few seconds, and takes part when all its
+links work. A server that most workers cannot talk to is at fault itself: it is lost, and its
+replicas take over. Without replicas its workers are excluded, and the job goes on with the others.
+Of two servers that cannot talk to each other, the one with more broken links is lost; of equals,
+the one with the higher number. The lead's own server is never lost, and no server that has the only
+copy of a slice: the job then waits for the link, and `polyrhythm why` says so.*
 """
 
 from collections.abc import Callable, Collection
@@ -31,7 +31,7 @@ from polyrhythm.wire.messages.reasons import Field
 _REPORTS_MISSED = 3
 """A silence that was not reported again for this many heartbeat intervals is over."""
 _FORGOTTEN_NS = 60 * 10**9
-"""A worker that was excluded, and has not come back after this time, is forgotten."""
+"""An excluded worker that has not come back after this time is forgotten."""
 
 Pair = tuple[str, str]
 """The names of two processes: a worker and a server, or two servers, the lower number first."""
@@ -124,9 +124,9 @@ class BrokenLinks:
     # -- reports -------------------------------------------------------------------------------
 
     def on_silent(self, message: m.Unreachable, heard_ns: int, now_ns: int) -> Separation | None:
-        """A server has heard nothing of a peer over its link for some time. `heard_ns`: when the lead
-        last heard from that peer. Returns what follows; None if that is still open, or if the link
-        is not at fault."""
+        """Handle the report of a server that it has heard nothing from a peer for some time.
+        `heard_ns`: when the lead last heard from that peer. Returns what follows; None if that is
+        still open, or if the link is not at fault."""
         since_ns = now_ns - round(message.silent_s * 1e9)
         if heard_ns < (since_ns + now_ns) // 2:
             return None
@@ -136,8 +136,8 @@ class BrokenLinks:
         return self._judge(pair, now_ns) if message.silent_s >= self._judged_s else None
 
     def on_unopened(self, worker: int, server: int, now_ns: int) -> Separation | None:
-        """A worker that has rejoined cannot connect to a server, and tries again by itself. Returns
-        what follows for the server, if anything does."""
+        """Handle the report of a worker that has rejoined: it cannot connect to a server, and tries
+        again by itself. Returns what follows for the server, if anything does."""
         pair = worker_name(worker), server_name(server)
         link = self._state.links.setdefault(pair, Broken(now_ns, now_ns))
         link.lasts, link.reported_ns = True, now_ns
@@ -166,13 +166,13 @@ class BrokenLinks:
         return self._state.links[worker_name(worker), server_name(server)].since_ns
 
     def exclude(self, worker: int, server: int, since_ns: int, now_ns: int) -> None:
-        """The worker is excluded until it is linked to this server again."""
+        """Remember that the worker is excluded until it is linked to this server again."""
         pair = worker_name(worker), server_name(server)
         self._state.links[pair] = Broken(since_ns, now_ns, lasts=True)
 
     def works(self, worker: int) -> list[tuple[int, int]]:
-        """This worker is linked to every server. Returns the servers that it could not talk to before,
-        each with the time since when."""
+        """Note that this worker is linked to every server. Returns the servers that it could not
+        talk to before, each with the time since when."""
         name = worker_name(worker)
         before = [
             (server, link.since_ns)
@@ -183,7 +183,7 @@ class BrokenLinks:
         return before
 
     def forget(self, worker: int) -> None:
-        """This worker has left the job."""
+        """Forget a worker that has left the job."""
         name = worker_name(worker)
         if self._state.links:
             self._state.links = {

@@ -78,8 +78,8 @@ class RoutingTable(msgspec.Struct):
     """Per primary, the epoch in which its set of slices last grew."""
     seeder: int | None = None
     change: Change | None = None
-    """The change that not every server applies yet; None if there is none. Until it is applied,
-    workers use the old routes."""
+    """The change that not every server applies yet; None if there is none. Until every server
+    applies it, workers use the old routes."""
     draining: set[int] = set()
     """The servers that must leave, and whose slices move to the others."""
     _scheme: str = RING
@@ -158,15 +158,15 @@ class RoutingTable(msgspec.Struct):
         self._gathered = self.gathered
 
     def vacate(self, server: int) -> bool:
-        """A server is lost. Returns True if no other process knows of the server; then its number is
-        free again."""
+        """Give up the place of a lost server. Returns True if no other process knows of the server;
+        then its number is free again."""
         if self.gathered or server not in self.addresses:
             return False
         del self.addresses[server]
         return True
 
     def resume(self, epoch: int, spec: ModelSpec) -> None:
-        """The job resumes from a checkpoint of this model that was made in this routing epoch: count
+        """Continue from a checkpoint of this model that was made in this routing epoch: count
         routing epochs from there."""
         self.epoch = epoch
         self.resumes = spec
@@ -219,8 +219,8 @@ class RoutingTable(msgspec.Struct):
         return [self.slice_count(server) for server in self.servers]
 
     def on_placed(self, message: Placed) -> bool:
-        """A server has allocated its slices, or applies the routes. Returns True if all servers
-        have done so now."""
+        """Note that a server has allocated its slices, or applies the routes. Returns True if all
+        servers have done so now."""
         if message.routing != self.epoch or message.server not in self.addresses:
             return False
         self._placed[message.server] = message
@@ -241,8 +241,8 @@ class RoutingTable(msgspec.Struct):
             self._begun = self._begun or self._seeded >= self._holders
 
     def lose_seeder(self, worker: int) -> bool:
-        """A worker was removed. Returns True if it was the seeder; then the servers must allocate their
-        slices again."""
+        """Note the removal of a worker. Returns True if it was the seeder; then the servers must
+        allocate their slices again."""
         if self.seeder != worker or self.all_seeded:
             return False
         self.begin_anew()
@@ -300,8 +300,8 @@ class RoutingTable(msgspec.Struct):
         return sum(server in route.holders for route in goal)
 
     def on_caught_up(self, message: CaughtUp, now_ns: int) -> int:
-        """A learner has caught up with a primary. Returns the number of slices of which the learner
-        becomes a replica. It then begins to learn the next slices."""
+        """Note that a learner has caught up with a primary, and let it learn the next slices.
+        Returns the number of slices of which it becomes a replica."""
         pair = (message.server, message.peer)
         if pair not in self._copying or message.routing < self._copying[pair][0]:
             # The message is outdated: it is about an earlier server with this number, or about
@@ -316,8 +316,8 @@ class RoutingTable(msgspec.Struct):
         return steps.add_learners(routes, goal, self._sizes)
 
     def drain(self, server: int, now_ns: int) -> bool:
-        """This server must leave: its slices move to the others. Returns True if the routes
-        change."""
+        """Begin to move the slices of this server to the others, because it must leave. Returns
+        True if the routes change."""
         self.draining.add(server)
         if not self._begun or self.change is not None:
             return False
@@ -348,7 +348,7 @@ class RoutingTable(msgspec.Struct):
         return sorted(self.draining - self._holders)
 
     def leave(self, server: int, now_ns: int) -> None:
-        """A server was drained: the others go on without it."""
+        """Remove a server that was drained: the others go on without it."""
         self._remove(server)
         self._drained.add(server)
         self._change(self.routes, now_ns).left.append(server)
@@ -365,8 +365,8 @@ class RoutingTable(msgspec.Struct):
         return self.change
 
     def on_followed(self) -> tuple[Change, Mapping[int, tuple[Row, ...]], Mapping[int, int]]:
-        """Every server applies the new routes. Returns the change, and per server the last contributions
-        in its slices (`Row`) and its version."""
+        """Note that every server applies the new routes. Returns the change, and per server the
+        last contributions in its slices (`Row`) and its version."""
         assert self.change is not None and self.all_placed
         change, self.change = self.change, None
         rows = {server: placed.rows for server, placed in self._placed.items()}

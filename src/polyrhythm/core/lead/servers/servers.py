@@ -57,7 +57,7 @@ class Servers:
     # -- servers join --------------------------------------------------------------------------
 
     def join(self, link: str, hello: m.ServerHello, now_ns: int) -> bool:
-        """A server asks to join. Returns False if it is refused."""
+        """Admit a server that asks to join. Returns False if it is refused."""
         routing = self._routing
         server = routing.seat(hello.server)
         if server is not None and server >= self._job.servers and routing.fixed:
@@ -111,8 +111,8 @@ class Servers:
     # -- servers apply routes ------------------------------------------------------------------
 
     def on_placed(self, message: m.Placed, now_ns: int) -> bool:
-        """A server has allocated its slices, or applies new routes. Returns True if all servers
-        have done so now."""
+        """Note that a server has allocated its slices, or applies new routes. Returns True if all
+        servers have done so now."""
         known = (
             message.server in self._routing.addresses and message.server != self._outbox.seat.server
         )
@@ -121,7 +121,8 @@ class Servers:
         return self._routing.on_placed(message)
 
     def on_caught_up(self, message: m.CaughtUp, now_ns: int) -> bool:
-        """A learner has caught up with its primary. Returns False if the message is outdated."""
+        """Note that a learner has caught up with its primary. Returns False if the message is
+        outdated."""
         if message.server not in self._routing.addresses:
             return False
         slices = self._routing.on_caught_up(message, now_ns)
@@ -156,8 +157,8 @@ class Servers:
     def on_followed(
         self, now_ns: int
     ) -> tuple[Change, Mapping[int, tuple[m.Row, ...]], Mapping[int, int]]:
-        """Every server applies the new routes. Returns the change, and for each server its rows of
-        statistics and its version."""
+        """Note that every server applies the new routes. Returns the change, and for each server
+        its rows of statistics and its version."""
         routing = self._routing
         change, rows, versions = routing.on_followed()
         if change.promoted or change.lost:
@@ -198,7 +199,7 @@ class Servers:
         return None
 
     def dismiss(self, server: int) -> None:
-        """A server was drained, and the other servers and the workers go on without it: it ends."""
+        """Tell a drained server to end: the other servers and the workers go on without it."""
         self.suspicion.forget(server)
         self._silent.discard(server)
         drained = Reason("drained", {"server": server})
@@ -244,7 +245,8 @@ class Servers:
     def on_link_ended(
         self, server: int, incarnation: int, detail: str, now_ns: int
     ) -> Reason | None:
-        """A server's link has ended. Returns why the job cannot continue; None if it can."""
+        """Handle the end of a server's link. Returns why the job cannot continue; None if it
+        can."""
         if self._routing.vacate(server):
             self._outbox.note("server-left", server=server, **_link_ended(detail).noted())
         elif incarnation in (0, self._routing.incarnations.get(server)):
@@ -254,9 +256,9 @@ class Servers:
     def on_unreachable(
         self, server: int, peer: int, incarnation: int, detail: str, now_ns: int
     ) -> Reason | None:
-        """A server reports that its link to the server `peer` has ended, so one of the two must
-        leave: the lead's own server stays, otherwise the server that reports first. Returns why the
-        job cannot continue; None if it can."""
+        """Handle the report of a server that its link to the server `peer` has ended, so one of the
+        two must leave: the lead's own server stays, otherwise the server that reports first.
+        Returns why the job cannot continue; None if it can."""
         if server not in self._routing.addresses:
             return None
         if incarnation != self._routing.incarnations.get(peer):
@@ -282,7 +284,8 @@ class Servers:
         self.suspicion.beat(server, now_ns)
 
     def heard_ns(self, server: int) -> int:
-        """When the lead last heard from this server; 0 if it does not listen for its heartbeats."""
+        """When the lead last heard from this server; 0 if the lead does not watch its
+        heartbeats."""
         return self.suspicion.pulse(server).heard_ns if server in self.suspicion else 0
 
     def suspect(self, now_ns: int) -> None:
