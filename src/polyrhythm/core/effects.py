@@ -342,7 +342,7 @@ class Expect(Effect, frozen=True):
 
 class Resume(Effect, frozen=True):
     """Let the user's code continue with the parameters of version `round`. `stop`: the job has
-    ended. `anew`: the worker has rejoined, so it discards everything that it had not contributed.
+    ended. `rejoined`: the worker has rejoined, so it discards everything that it had not contributed.
     The fields from `steps` to `points` say when to contribute next; these and the other fields are
     as in `Release`."""
 
@@ -352,7 +352,7 @@ class Resume(Effect, frozen=True):
     interval_ns: int = 0
     probe: tuple[int, int] = (0, 0)
     points: int = 0
-    anew: bool = False
+    rejoined: bool = False
     torn: bool = False
     whole_only: bool = False
     progress: Progress = Progress()

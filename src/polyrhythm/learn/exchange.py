@@ -230,7 +230,7 @@ class Exchange:
         with torch.no_grad():
             took_ns = self._node.rebase()
         self._models.version_came(final=self._loop.stopped)
-        if self._loop.terms.anew:
+        if self._loop.terms.rejoined:
             self.window.drop()
             self.contributor.resume_pace()
         else:

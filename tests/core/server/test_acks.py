@@ -45,14 +45,14 @@ def test_a_promoted_server_has_acknowledged_what_all_its_slices_have() -> None:
         made.acknowledge(worker, 4)
     made.arrive(1, 5, 9)
     rows = [Row(0, 1, 3), Row(1, 1, 5)]
-    assert made.on_slices_changed(rows, anew=False) == [(1, 1, 5)]
+    assert made.on_slices_changed(rows, had_none=False) == [(1, 1, 5)]
     assert [made.acknowledged(worker) for worker in range(3)] == [3, 4, 0]
     assert made.missing() == [0, 1, 2]
 
 
 def test_a_server_without_slices_takes_acknowledgements_from_the_rows() -> None:
     made = make_acks(1)
-    assert made.on_slices_changed([Row(0, 1, 3)], anew=True) == []
+    assert made.on_slices_changed([Row(0, 1, 3)], had_none=True) == []
     assert made.acknowledged(0) == 3
 
 

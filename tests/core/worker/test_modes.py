@@ -109,4 +109,4 @@ def test_a_worker_reports_once_per_incarnation_that_it_starts_anew() -> None:
     mode = with_rounds(outbox)
     mode.resume()
     mode.resume()
-    assert [e.anew for e in effects if isinstance(e, Resume)] == [True, False]
+    assert [e.rejoined for e in effects if isinstance(e, Resume)] == [True, False]

@@ -99,7 +99,7 @@ def test_it_resumes_with_one_complete_version_and_a_release() -> None:
     assert hand.why() == "waiting for the servers to allocate the model's slices"
     assert of(hand.land(0), fx.Resume) == [], "the lead has not released it"
     (resume,) = of(hand.release(0), fx.Resume)
-    assert resume == fx.Resume(0, False, anew=True)
+    assert resume == fx.Resume(0, False, rejoined=True)
     assert hand.why() == "the worker is computing on version 0"
 
 

@@ -65,7 +65,7 @@ def wait(sheet: Timesheet, began_ns: int) -> int:
 
 
 def rebase(sheet: Timesheet, began_ns: int) -> int:
-    return sheet.rebased(began_ns, anew=False)
+    return sheet.rebased(began_ns, rejoined=False)
 
 
 @pytest.mark.parametrize(("what", "of"), [(wait, (100, 30, 20)), (rebase, (100, 0, 50))])
@@ -86,7 +86,7 @@ def test_a_worker_that_joined_again_begins_anew(clock: Clock) -> None:
     sheet = Timesheet()
     sheet.trained_through(clock.go_on(20))
     clock.go_on(60)
-    sheet.rebased(clock.go_on(30), anew=True)
+    sheet.rebased(clock.go_on(30), rejoined=True)
     clock.go_on(40)
     assert booked(sheet) == (40, 0, 30)
 

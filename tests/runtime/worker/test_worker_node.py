@@ -38,9 +38,9 @@ def test_a_barrier_that_was_called_is_over_with_the_next_version(node: WorkerNod
     assert not node.loop.hurried
 
 
-@pytest.mark.parametrize(("anew", "carried"), [(False, 0.5), (True, 0.0)])
+@pytest.mark.parametrize(("rejoined", "carried"), [(False, 0.5), (True, 0.0)])
 def test_a_worker_that_joined_again_carries_nothing_over(
-    node: WorkerNode, anew: bool, carried: float
+    node: WorkerNode, rejoined: bool, carried: float
 ) -> None:
     """The worker did not wait for its answer: a change of 1.0 was sent, and a change of 0.5 was
     made since. With the same incarnation the worker keeps the 0.5. With a new incarnation it begins
@@ -57,6 +57,6 @@ def test_a_worker_that_joined_again_carries_nothing_over(
     tensor += 0.5
     version = torch.full((LENGTH,), 10.0)
     model.land(layout.slices[0], memoryview(version.numpy()).cast("B"))
-    say(node, fx.Resume(2, stop=False, anew=anew))
+    say(node, fx.Resume(2, stop=False, rejoined=rejoined))
     node.rebase()
     assert tensor.tolist() == [10.0 + carried] * LENGTH

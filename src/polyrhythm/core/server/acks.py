@@ -96,9 +96,11 @@ class Acks:
             for row in rows
         )
 
-    def on_slices_changed(self, rows: Iterable[Row], *, anew: bool) -> list[tuple[int, int, int]]:
+    def on_slices_changed(
+        self, rows: Iterable[Row], *, had_none: bool
+    ) -> list[tuple[int, int, int]]:
         """Follow a change of the slices of which this server is the primary. `rows`: the
-        contributions that are in all of these slices; only they stay acknowledged. `anew`: this
+        contributions that are in all of these slices; only they stay acknowledged. `had_none`: this
         server was the primary of no slice before, so nothing was acknowledged here. Returns the
         contributions (worker, incarnation, sequence) that have become complete, because they were
         missing only in slices that have another primary now."""
@@ -107,7 +109,7 @@ class Acks:
         for worker, incarnation in self.members.items():
             least = last.get((worker, incarnation), 0)
             before = self._acknowledged.get(worker, 0)
-            self._acknowledged[worker] = acknowledged = least if anew else min(before, least)
+            self._acknowledged[worker] = acknowledged = least if had_none else min(before, least)
             self._arrived.pop(worker, None)
             if least > acknowledged:
                 complete.append((worker, incarnation, least))

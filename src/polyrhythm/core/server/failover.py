@@ -119,7 +119,7 @@ class Failover:
             # that are not folded
             state.folding = None
             state.leases.move(event.version)
-            self._mode.take_over(event, anew=not before)
+            self._mode.take_over(event, had_none=not before)
         # Confirm again what was copied: earlier confirmations may not cover all slices that this
         # server copies now.
         for primary, made in event.copied:

@@ -40,8 +40,8 @@ class ServerMode(Protocol):
     def on_settled(self, step: Step, now_ns: int) -> None:
         """Acknowledge the contributions in this step, which every replica has made."""
 
-    def take_over(self, event: ev.Rerouted, *, anew: bool) -> None:
-        """Follow a change of the slices of which this server is the primary. `anew`: before, this
+    def take_over(self, event: ev.Rerouted, *, had_none: bool) -> None:
+        """Follow a change of the slices of which this server is the primary. `had_none`: before, this
         server was the primary of no slice."""
 
     def contained(self) -> dict[int, int] | None:
@@ -191,11 +191,11 @@ class RoundsMode(_Mode):
         if folding is not None and fold_step(folding.round) == step and not self._state.writing:
             self._finish(self._weight, now_ns)
 
-    def take_over(self, event: ev.Rerouted, *, anew: bool) -> None:
+    def take_over(self, event: ev.Rerouted, *, had_none: bool) -> None:
         state = self._state
         if event.version > 0:
             state.replication.issue(fold_step(event.version))
-        for worker, _, sequence in state.acks.on_slices_changed(event.rows, anew=anew):
+        for worker, _, sequence in state.acks.on_slices_changed(event.rows, had_none=had_none):
             state.acks.arrive(worker, sequence, event.round)
 
     def may_be_placed(self) -> bool:
@@ -256,11 +256,11 @@ class RowsMode(RoundsMode):
         self._round = message.round
         super().fold(message, now_ns)
 
-    def take_over(self, event: ev.Rerouted, *, anew: bool) -> None:
+    def take_over(self, event: ev.Rerouted, *, had_none: bool) -> None:
         if event.version < self._round:
             # this server has taken over a slice that has not made the fold of `_round`
             self._rows = {}
-        super().take_over(event, anew=anew)
+        super().take_over(event, had_none=had_none)
 
     def contained(self) -> dict[int, int]:
         # the sequences of each incarnation begin at 1, so rows of earlier incarnations are left out
@@ -318,9 +318,9 @@ class OnArrivalMode(_Mode):
         if self._state.is_member(*step[:2]):
             self._secure(*step)
 
-    def take_over(self, event: ev.Rerouted, *, anew: bool) -> None:
+    def take_over(self, event: ev.Rerouted, *, had_none: bool) -> None:
         state = self._state
-        for step in state.acks.on_slices_changed(event.rows, anew=False):
+        for step in state.acks.on_slices_changed(event.rows, had_none=False):
             if state.replication.issue(step):
                 self._secure(*step)
 

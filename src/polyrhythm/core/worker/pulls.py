@@ -137,7 +137,7 @@ class Pulls:
                 terms.interval_ns,
                 terms.probe,
                 terms.points,
-                anew=first,
+                rejoined=first,
                 torn=terms.torn and terms.round == version,
                 # if the version is a later one, many points are probably missing from it too
                 whole_only=terms.whole_only,

@@ -161,11 +161,11 @@ class WorkerNode(MachineHost):
         these changes are discarded. Returns how long this took; the time counts as transferring."""
         assert self._model is not None
         began_ns = time.monotonic_ns()
-        if self.loop.terms.anew or self.loop.terms.stop:
+        if self.loop.terms.rejoined or self.loop.terms.stop:
             self._model.adopt()
         else:
             self._model.rebase(self._push.sent)
-        return self.timesheet.rebased(began_ns, anew=self.loop.terms.anew)
+        return self.timesheet.rebased(began_ns, rejoined=self.loop.terms.rejoined)
 
     def set_apart(self) -> None:
         """Do not send the changes in the last contribution again with the next one. This is for a worker

@@ -110,10 +110,10 @@ class Timesheet:
         self.resumed_ns += took_ns
         return took_ns
 
-    def rebased(self, began_ns: int, *, anew: bool) -> int:
+    def rebased(self, began_ns: int, *, rejoined: bool) -> int:
         """The worker has rebased its parameters. `began_ns`: when that began. Returns how long that
-        took. `anew`: the worker has rejoined, so the time before `began_ns` is not counted."""
-        if anew:
+        took. `rejoined`: the worker has rejoined, so the time before `began_ns` is not counted."""
+        if rejoined:
             self.waited_ns = self.transferred_ns = 0
             self.resumed_ns = began_ns
             self._stopped_ns = self._pauses.total_ns - self._pauses.since(began_ns)

@@ -165,16 +165,16 @@ class Servers:
             self._outbox.note(
                 "rerouted",
                 lost=[server_name(server) for server in change.lost],
-                promoted=_named(change.promoted),
+                promoted=_by_name(change.promoted),
                 seconds=(now_ns - change.since_ns) / 1e9,
-                slices=_named(dict(zip(routing.servers, routing.slice_counts(), strict=True))),
+                slices=_by_name(dict(zip(routing.servers, routing.slice_counts(), strict=True))),
             )
         return change, rows, versions
 
     def _note_rerouting(self) -> None:
         change = self._routing.change
         assert change is not None
-        promoted = _named(change.promoted)
+        promoted = _by_name(change.promoted)
         self._outbox.note("rerouting", epoch=self._routing.epoch, promoted=promoted)
 
     # -- servers are drained -------------------------------------------------------------------
@@ -228,7 +228,7 @@ class Servers:
         # none of its slices is lost, so it has left in another way than it was asked to
         died = Reason("drained-by-death", {"server": server}).because(noticed)
         self._operators.done(DRAIN, died, server=server)
-        anew = routing.lose_server(server, now_ns)
+        seeds_again = routing.lose_server(server, now_ns)
         self._outbox.note(
             "server-lost",
             server=server,
@@ -238,7 +238,7 @@ class Servers:
         )
         if routing.spec is not None:
             self.send_routes()
-            if not anew:
+            if not seeds_again:
                 self._note_rerouting()
         return None
 
@@ -307,5 +307,5 @@ def _link_ended(detail: str) -> Reason:
     return Reason("link-ended", {"detail": detail})
 
 
-def _named(counts: Mapping[int, int]) -> dict[str, int]:
+def _by_name(counts: Mapping[int, int]) -> dict[str, int]:
     return {server_name(server): count for server, count in sorted(counts.items())}
