@@ -64,7 +64,7 @@ EXAMPLES: tuple[tuple[dict[str, Any], str], ...] = (
     ),
     (
         {**STATISTICS, "on_nan": "skip"},
-        "--on-nan skip needs --kind gradient or local: a difference of statistics that is left"
+        "--on-nan skip needs --kind gradient or local: a contribution that is left"
         " out would be missing in every later sum",
     ),
     (

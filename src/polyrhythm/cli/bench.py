@@ -84,7 +84,8 @@ def exchange(
     bare: Annotated[
         bool,
         typer.Option(
-            help="Also measure the bare loop: the same copies without frames and machines."
+            help="Also measure the bare loop: the same processes and copies, without polyrhythm's"
+            " protocol."
         ),
     ] = True,
     json_: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,

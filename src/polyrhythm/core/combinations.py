@@ -158,7 +158,7 @@ OF_MACHINES = (
         option="on_nan",
         when=lambda job, traits: job.on_nan == "skip",
         needs=_without_rows,
-        says="--on-nan skip needs --kind gradient or local: a difference of statistics that is left"
+        says="--on-nan skip needs --kind gradient or local: a contribution that is left"
         " out would be missing in every later sum",
     ),
     Rule(
