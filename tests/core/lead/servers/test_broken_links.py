@@ -100,6 +100,16 @@ def test_a_stopped_worker_is_not_cut_off() -> None:
     assert not noted(effects, "cut-off")
 
 
+def test_a_worker_that_hangs_soon_after_its_link_fell_silent_is_not_cut_off() -> None:
+    """The lead has heard from it during the silence, but not in the second half of it."""
+    scene = Scene()
+    scene.hello("worker-3")
+    scene.attach(3)
+    scene.pass_time(JUDGED_S - 0.5)
+    effects = scene.report(1, "w3", JUDGED_S)
+    assert not noted(effects, "cut-off")
+
+
 def test_a_worker_that_hangs_while_it_begins_is_not_cut_off() -> None:
     """The limit for the silence of a new worker is longer than that for a link."""
     scene = Scene()
