@@ -124,6 +124,34 @@ def test_the_history_is_forgotten_if_other_workers_changed_the_parameters() -> N
     assert [any(found) for found in kept.values()] == [False, False]
 
 
+class Parts:
+    """Makes every step as if its batch had a quarter of the points of a whole batch."""
+
+    pending, steps_locally = False, True
+
+    def before_step(self) -> None:
+        pass
+
+    def step(self, model: AttachedOptimizer, objective: object, points: float | None) -> None:
+        model.step_locally(0.25, lambda: None)
+        model.end_local_step()
+
+
+def test_a_step_over_a_part_of_a_batch_is_a_part_of_a_step() -> None:
+    """A step of LBFGS over few points fits these points, and would ruin the model for all others."""
+    model, whole = network(), network()
+    before = [parameter.detach().clone() for parameter in model.parameters()]
+    reference = lbfgs(whole)
+    inner = lbfgs(model)
+    optimizer = AttachedOptimizer(inner, model, Parts())
+    reference.step(closure_of(whole, reference, slice(0, 6)))
+    optimizer.step(closure_of(model, optimizer, slice(0, 6)))
+    for start, full, found in zip(before, whole.parameters(), model.parameters(), strict=True):
+        assert not torch.allclose(start, full)
+        torch.testing.assert_close(found.detach(), torch.lerp(start, full.detach(), 0.25))
+    assert not inner.state, "the history is about a step that was not made"
+
+
 def test_a_version_that_differs_only_by_rounding_keeps_the_workers_parameters() -> None:
     parameter = nn.Parameter(torch.tensor([0.1, 1e-9, -3.0]))
     optimizer = torch.optim.LBFGS([parameter])

@@ -158,6 +158,13 @@ class History:
             parameter.detach().copy_(own)
         self._optimizer.state.clear()
 
+    def shorten(self, share: float) -> None:
+        """Make only this share of the last step, and forget the history, which is about the whole
+        step."""
+        for parameter, own in zip(self._parameters, self._own, strict=True):
+            parameter.detach().copy_(torch.lerp(own, parameter.detach(), share))
+        self._optimizer.state.clear()
+
     def version_came(self, *, final: bool) -> None:
         """Keep or forget the history, now that the model has the parameters of a new version.
         `final`: the job has ended, so these parameters stay."""
@@ -396,8 +403,9 @@ class AttachedOptimizer(torch.optim.Optimizer):
 
     def step_locally(self, share: float, prepare: Callable[[], None]) -> None:
         """Let the user's optimizer make its step. `share`: the fraction of a whole step; the
-        gradients are multiplied by this fraction, except for LBFGS, which compares its gradients
-        with the loss. `prepare` is called after a closure has computed the gradients."""
+        gradients are multiplied by this fraction. LBFGS compares its gradients with the loss, so
+        its step is multiplied instead. `prepare` is called after a closure has computed the
+        gradients."""
         if self._closure is not None:
 
             def evaluate() -> Any:
@@ -409,6 +417,8 @@ class AttachedOptimizer(torch.optim.Optimizer):
 
             with self._known_rate():
                 self._result = self.inner.step(evaluate)
+            if self._history is not None and share < 1:
+                self._history.shorten(share)
         elif self.needs_closure:
             raise UsageError(
                 f"{type(self.inner).__name__} evaluates the loss several times in a step: call"
