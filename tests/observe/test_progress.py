@@ -15,6 +15,7 @@ from rich.console import Console
 from polyrhythm.observe import tables
 from polyrhythm.observe.progress import ProgressDisplay, line_every_s
 from polyrhythm.observe.state import fold
+from polyrhythm.observe.story import tell
 from polyrhythm.observe.workers import slow_in_words, times_slower, worker_rows
 from polyrhythm.wire.messages import JobSpec
 from tests.commands.terminal import Screen
@@ -45,6 +46,18 @@ def test_plain_lines_tell_what_is_unusual(tmp_path: Path) -> None:
     assert "   2.5 s  worker-2 joined; 3 workers now\n" in text
     assert "folded" not in text, "routine is for the headline"
     assert text.endswith("polyrhythm: worker-1 failed: killed\n")
+
+
+def test_what_a_policy_tunes_again_and_again_is_left_to_the_story(tmp_path: Path) -> None:
+    raised = line(
+        2.0, "policy", reason="interval-raised", fields={"interval_ms": 45.0, "phi_ms": 45.0}
+    )
+    blind = line(3.0, "policy", reason="interval-blind", fields={"interval_ms": 45.0})
+    lines = [*opened(0, 1), raised, blind]
+    text = shown(write(tmp_path / "journal.jsonl", lines))
+    assert "the interval is raised" not in text and "as long as there is no objective" in text
+    told = "\n".join(tell(lines))
+    assert "   2.0 s  the interval is raised to 45.0 ms" in told
 
 
 def test_quiet_lets_only_trouble_through(tmp_path: Path) -> None:

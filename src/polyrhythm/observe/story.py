@@ -122,6 +122,15 @@ _ABOUT_THE_JOB = ("goal", "goal-not-finite")
 """The codes of reasons whose sentences already begin with "the job", for the end of a job."""
 
 
+_TUNING = frozenset(
+    (
+        *("interval-started", "interval-measuring", "interval-chosen", "interval-stage-over"),
+        *("interval-raised", "interval-bounded", "interval-lowered", "interval-restored"),
+        *("plan", "batch-measuring", "batch-chosen"),
+    )
+)
+"""The codes of decisions that a policy makes again and again while it searches or follows the speeds of
+workers."""
 _ERRORS = (FAILED, NOT_FINITE)
 """The codes of reasons that give the error of a worker."""
 
@@ -359,7 +368,9 @@ class Teller:
         return [self._say(f"the timer fired: round {line['round']} {without}", missing)]
 
     def _policy(self, line: dict[str, Any]) -> list[Sentence]:
-        return [self._say(in_words(reason_of(line), self.state.name_of), None)]
+        reason = reason_of(line)
+        said = self._say(in_words(reason, self.state.name_of), None)
+        return [replace(said, routine=reason.code in _TUNING)]
 
     def _waiting(self, line: dict[str, Any]) -> list[Sentence]:
         waiting = self.state.waiting
