@@ -103,7 +103,7 @@ def test_all_servers_but_the_leads_are_replaced_without_replicas(
         assert not command.journal("server-lost")
 
 
-@pytest.mark.guarantee("servers-replaced", k=(0,))
+@pytest.mark.guarantee("servers-replaced", policies=("fsp",), k=(0,))
 @pytest.mark.timeout(300)
 def test_all_servers_but_the_leads_are_replaced_with_kind_statistics(tmp_path: Path) -> None:
     more = [
@@ -160,7 +160,7 @@ def test_nothing_is_lost_while_servers_join_leave_and_die(
         finish(job_workers, optimizer)
 
 
-@pytest.mark.guarantee("servers-replaced", k=(0,))
+@pytest.mark.guarantee("servers-replaced", policies=("bsp",), k=(0,))
 @pytest.mark.parametrize("point", ["took Place", "took State", "sent Adopted"])
 def test_without_replicas_the_death_of_a_server_that_only_learns_is_survived(
     tmp_path: Path, point: str

@@ -33,9 +33,9 @@ _SYNCS = ("bsp", "fsp", "ssp:2", "asp", "psp", "fsp abandon 2ms", "ssp-restart:2
 
 def text_of(seed: int) -> str:
     """The scenario of a seed: every policy and kind, faults of workers and servers, replicas, points
-    that travel, private data, and checkpoints."""
+    that travel, private data, servers that join and leave, and checkpoints."""
     sync = _SYNCS[seed % len(_SYNCS)]
-    match seed % 6:
+    match seed % 7:
         case 0:
             text = ledger.scenario(sync, seed)
         case 1:
@@ -44,6 +44,8 @@ def text_of(seed: int) -> str:
             text = statistics.text_of(seed)
         case 4:
             text = test_simulated_migration.storm(seed)
+        case 6:
+            text = ledger.stir(sync.partition(" abandon ")[0], seed)
         case _:
             text = test_simulated_sharing.storm(seed)
     if seed % 4 < 2 and "checkpoint_every" not in text:
