@@ -8,10 +8,10 @@ import torch
 from msgspec.structs import replace
 from torch.utils.data import TensorDataset
 
-from polyrhythm.core.lead.data.plan import DataPlan
 from polyrhythm.learn.batches import Lookahead
 from polyrhythm.learn.loading import loading_of
 from polyrhythm.learn.points import Points
+from tests.core.lead.data.plans import plan_of
 
 POINTS = 200
 EPOCHS = 3
@@ -19,7 +19,7 @@ EPOCHS = 3
 
 def test_no_point_is_lost_or_visited_twice_when_sizes_and_leases_change() -> None:
     rng = random.Random(0)
-    plan = DataPlan(POINTS, 1, 3, EPOCHS)
+    plan = plan_of(POINTS, 1, 3, EPOCHS)
     plan.share([(0, 1)])
     lease = plan.lease((0, 1))
     points = Points(lease, 1)

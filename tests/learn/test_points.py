@@ -5,13 +5,13 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from polyrhythm.core.lead.data.plan import DataPlan
 from polyrhythm.learn.points import Points
 from polyrhythm.wire.messages import ChunkLease, Leased
+from tests.core.lead.data.plans import plan_of
 
 
 def lease_of(points: int, workers: int = 1, worker: int = 0, *, seed: int = 3, epochs=None):
-    plan = DataPlan(points, workers, seed, epochs)
+    plan = plan_of(points, workers, seed, epochs)
     plan.share([(number, 1) for number in range(workers)])
     return plan.lease((worker, 1))
 

@@ -11,13 +11,13 @@ import pytest
 import torch
 
 from polyrhythm import Worker
-from polyrhythm.core.lead.data.plan import DataPlan
 from polyrhythm.core.lead.progress.accounting import Accounting
 from polyrhythm.core.sync.barrier.measurement import RoundMeasurement
 from polyrhythm.engines.inline import InlineRun, run_inline
 from polyrhythm.learn.objective import Probe
 from polyrhythm.learn.points import Points
 from polyrhythm.wire.messages import ContributionReport, JobSpec, Trailer
+from tests.core.lead.data.plans import plan_of
 from tests.learn.exchanges import Exchanges, Sent, record_exchanges
 
 COUNT = 120
@@ -330,7 +330,7 @@ def test_the_objective_and_the_probe_of_a_round_are_weighted_by_points() -> None
 
 
 def test_chunks_and_their_points_have_a_new_order_in_every_pass() -> None:
-    plan = DataPlan(800, 1, 3, None, 2)
+    plan = plan_of(800, 1, 3, None, 2)
     plan.share([(0, 1)])
     lease = plan.lease((0, 1))
     points = Points(lease, 2)

@@ -345,7 +345,7 @@ CORE: tuple[Mutant, ...] = (
     mutant(
         "points-of-this-fold-are-those-of-the-next",
         "A checkpoint lacks points that were reported during its fold, so they are visited again.",
-        "core:Counting._ahead",
+        "core:Counting._commit",
         "message.round > self._rounds.round",
         "message.round >= self._rounds.round",
         "tests/core/lead/test_cuts.py"

@@ -77,8 +77,8 @@ MIGRATION: tuple[Mutant, ...] = (
         "points-before-the-first-lease-are-dropped",
         "A worker that has joined again drops points that came before its first lease.",
         "core:Migration.lease",
-        "self._deliveries if receiver is None else receiver.earlier",
-        "self._deliveries",
+        "self._state.deliveries if receiver is None else receiver.earlier",
+        "self._state.deliveries",
         f"{_MOVES}::test_a_lease_names_the_deliveries_to_earlier_incarnations_of_its_worker",
     ),
     mutant(
@@ -116,7 +116,7 @@ MIGRATION: tuple[Mutant, ...] = (
     mutant(
         "old-private-points-are-visited",
         "Workers visit old points of an owner that has come back with others and shares no more.",
-        "core:Sharing._enrol_private",
+        "core:Enrolment._enrol_private",
         "private.drop_unshared(member.key)",
         "pass",
         "tests/sim/test_simulated_sharing.py"

@@ -367,15 +367,15 @@ STATISTICS: tuple[Mutant, ...] = (
         "passes-of-the-next-version-count",
         "A job ends although the last visits of some points are in no version yet.",
         "core:ByRounds.on_closed",
-        "self._sharing.folded_passes",
-        "self._sharing.passes",
+        "self._plan.folded_passes",
+        "self._plan.passes",
         "tests/sim/test_last_contributions.py"
         "::test_the_last_parameters_are_computed_from_all_points[20]",
     ),
     mutant(
         "points-are-shared-anew-after-the-goal",
         "A worker joins when a job has reached its goal, and the others forget points for it.",
-        "core:Sharing.share_again",
+        "core:Leasing.share_again",
         "(gone or not ends)",
         "True",
         "tests/core/lead/data/test_dealing.py"

@@ -9,9 +9,9 @@ from collections import Counter
 
 import pytest
 
-from polyrhythm.core.lead.data.plan import DataPlan
 from polyrhythm.core.placement.ring import Ring
 from polyrhythm.learn.points import Points
+from tests.core.lead.data.plans import plan_of
 from tests.papers.simulated import Simulated
 
 SLICES = 120
@@ -31,7 +31,7 @@ def primaries(servers: list[int], current: dict[int, int] | None = None) -> dict
 def test_data_is_distributed_evenly() -> None:
     """ "By doing so, we ensure an even distribution of data among the workers, mitigating the risk of
     any individual worker becoming a performance bottleneck." """
-    plan = DataPlan(points=1000, workers=3, seed=0, epochs=1)
+    plan = plan_of(points=1000, workers=3, seed=0, epochs=1)
     members = [(worker, 1) for worker in range(3)]
     plan.share(members)
     shares = [sum(chunk.points for chunk in plan.chunks if chunk.holder == m) for m in members]
@@ -42,7 +42,7 @@ def test_data_is_distributed_evenly() -> None:
 def test_shards_are_sampled_randomly() -> None:
     """ "This scheme involves randomly sampling a sub-dataset for each worker.": a worker's points come
     from all parts of the data set, also if the data set is sorted."""
-    plan = DataPlan(points=1000, workers=2, seed=5, epochs=1)
+    plan = plan_of(points=1000, workers=2, seed=5, epochs=1)
     plan.share([(0, 1), (1, 1)])
     lease = plan.lease((0, 1))
     points = Points(lease)

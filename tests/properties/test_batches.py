@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polyrhythm.core.batches import least_of, steps_of, too_few, wanted
-from polyrhythm.core.lead.data.plan import DataPlan
 from polyrhythm.errors import UsageError
 from polyrhythm.learn.points import Points
 from polyrhythm.sim.model.points import SimPoints
+from tests.core.lead.data.plans import plan_of
 
 
 @given(
@@ -28,7 +28,7 @@ def test_no_batch_is_smaller_than_the_minimum(
     """Workers take batches of any size in any order, return some, and leave. Other workers get the
     chunks of those that left."""
     random, epochs = Random(seed), 2
-    plan = DataPlan(points, workers, 3, epochs, least)
+    plan = plan_of(points, workers, 3, epochs, least)
     members = [(worker, 1) for worker in range(workers)]
     plan.share(members)
     cursors = {member: Points(plan.lease(member), least) for member in members}
@@ -66,7 +66,7 @@ def test_no_batch_of_a_simulated_worker_is_smaller_than_the_minimum(
     points: int, workers: int, least: int, counts: list[int]
 ) -> None:
     """Only sizes are compared, because the simulator does not shuffle chunks."""
-    plan = DataPlan(points, workers, 0, 2, least)
+    plan = plan_of(points, workers, 0, 2, least)
     plan.share([(worker, 1) for worker in range(workers)])
     lease = plan.lease((0, 1))
     simulated = SimPoints(least)
@@ -86,7 +86,7 @@ def test_no_batch_of_a_simulated_worker_is_smaller_than_the_minimum(
 
 
 def test_runtime_and_simulator_cut_a_chunk_into_the_same_batches() -> None:
-    plan = DataPlan(16 * 33, 1, 0, 1, 2)
+    plan = plan_of(16 * 33, 1, 0, 1, 2)
     plan.share([(0, 1)])
     lease = plan.lease((0, 1))
     real, simulated = Points(lease, 2), SimPoints(2)

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import settings
 
 from polyrhythm.core.lead.data.chunks import Holder
+from polyrhythm.core.lead.data.leasing import Leasing
 from polyrhythm.core.lead.data.plan import DataPlan
-from polyrhythm.core.lead.data.sharing import Sharing
 from polyrhythm.core.lead.rounds.contributions import Contributions
 from polyrhythm.core.server.leases import SliceVersions
 from polyrhythm.core.server.modes import OnArrivalMode
@@ -169,7 +169,7 @@ def test_a_job_ends_as_idle_too_early_if_contributions_in_flight_are_ignored(mon
 def test_a_resting_worker_is_forgotten_if_leases_that_cross_its_message_are_ignored(
     monkeypatch,
 ) -> None:
-    monkeypatch.setattr(Sharing, "outdated", lambda self, member, number: False)
+    monkeypatch.setattr(Leasing, "is_outdated", lambda self, member, number: False)
     with pytest.raises(AssertionError, match="no worker had anything to contribute"):
         for seed in range(170, 270):  # only a few seeds show the fault
             check_finished(play(seed, "ssp:1", points=40, joins=2))

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from polyrhythm.core.lead.data.chunks import Holder
-from polyrhythm.core.lead.data.plan import DataPlan
 from polyrhythm.wire.messages import ChunkProgress, Leased
+from tests.core.lead.data.plans import plan_of
 
 groups = st.sets(st.integers(0, 6), max_size=5).map(lambda found: [(w, 1) for w in sorted(found)])
 
@@ -29,7 +29,7 @@ def most_that_can_stay(due: Counter[Holder | None], members: list[Holder], chunk
 
 @given(st.integers(1, 500), st.integers(0, 6))
 def test_chunks_partition_the_points(points, workers) -> None:
-    plan = DataPlan(points, workers, 0, None)
+    plan = plan_of(points, workers, 0, None)
     plan.check()
     numbers = [n for chunk in plan.chunks for n in range(chunk.first, chunk.last)]
     assert numbers == list(range(points))
@@ -38,7 +38,7 @@ def test_chunks_partition_the_points(points, workers) -> None:
 
 @given(st.integers(1, 300), st.lists(groups, min_size=1, max_size=6))
 def test_shares_are_even_and_as_few_chunks_move_as_possible(points, changes) -> None:
-    plan = DataPlan(points, 3, 0, None)
+    plan = plan_of(points, 3, 0, None)
     for members in changes:
         plan.release({chunk.holder for chunk in plan.chunks if chunk.holder} - set(members))
         before = [plan.due(index) for index in range(len(plan.chunks))]
@@ -62,7 +62,7 @@ def test_shares_are_even_and_as_few_chunks_move_as_possible(points, changes) -> 
 
 @given(st.integers(1, 40), st.integers(1, 3))
 def test_the_goal_is_reached_when_every_point_was_visited_in_each_epoch(points, epochs) -> None:
-    plan = DataPlan(points, 1, 0, epochs)
+    plan = plan_of(points, 1, 0, epochs)
     plan.share([(0, 1)])
     for lease in plan.lease((0, 1)).chunks:
         assert not plan.done
@@ -73,7 +73,7 @@ def test_the_goal_is_reached_when_every_point_was_visited_in_each_epoch(points, 
 
 @given(st.integers(1, 40))
 def test_progress_on_chunks_that_a_worker_does_not_hold_is_ignored(points) -> None:
-    plan = DataPlan(points, 1, 0, None)
+    plan = plan_of(points, 1, 0, None)
     plan.share([(0, 1)])
     assert plan.commit((1, 1), (ChunkProgress(0, 1, 0),)) == 0
     assert plan.commit((0, 2), (ChunkProgress(0, 1, 0),)) == 0, "another incarnation"
@@ -107,7 +107,7 @@ class Churn(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.plan = DataPlan(60, 1, 0, None)
+        self.plan = plan_of(60, 1, 0, None)
         self.visitors: dict[Holder, Visitor] = {}
         self.gone: dict[Holder, Visitor] = {}
         self.visited: Counter[tuple[int, int]] = Counter()

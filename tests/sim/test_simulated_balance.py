@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
+from polyrhythm.core.lead.data.balance.balancing import Balancing
 from polyrhythm.core.lead.data.chunks import Holder, WantedMove
+from polyrhythm.core.lead.data.leasing import Leasing
 from polyrhythm.core.lead.data.moves import How
 from polyrhythm.core.lead.data.plan import DataPlan
 from polyrhythm.core.lead.data.private import PrivateData
-from polyrhythm.core.lead.data.sharing import Sharing
-from polyrhythm.core.lead.members.view import View
 from polyrhythm.sim.model.statistics import ChunkMemory, SimMemory
 from polyrhythm.wire.messages import ChunkProgress, ContributionReport
 from tests.sim.ledger import scenario, storm
@@ -64,12 +64,12 @@ class Visits:
         self.visited: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
         """Per chunk and pass, the points in the order of their visits."""
         self.plan: DataPlan | None = None
-        self._commit, self._share = DataPlan.commit, Sharing.commit
+        self._commit, self._count = DataPlan.commit, Leasing.commit
         forget, adopt = DataPlan._forget, SimMemory.adopt
         monkeypatch.setattr(DataPlan, "_forget", self._watch_forget(forget))
         monkeypatch.setattr(SimMemory, "adopt", self._watch_adopt(adopt))
         monkeypatch.setattr(DataPlan, "commit", self._watch_plan(self._commit))
-        monkeypatch.setattr(Sharing, "commit", self._watch_sharing(self._share))
+        monkeypatch.setattr(Leasing, "commit", self._watch_leasing(self._count))
 
     def _watch_plan(self, commit):  # type: ignore[no-untyped-def]
         def watched(
@@ -124,33 +124,29 @@ class Visits:
 
         return watched
 
-    def _watch_sharing(self, commit):  # type: ignore[no-untyped-def]
+    def _watch_leasing(self, commit):  # type: ignore[no-untyped-def]
         def watched(
-            sharing: Sharing,
-            holder: tuple[int, int],
-            report: ContributionReport,
-            ahead: bool = False,
+            leasing: Leasing, holder: tuple[int, int], report: ContributionReport, ahead: bool
         ) -> int:
-            in_vain = self._in_vain(sharing, holder, report)
-            points: int = commit(sharing, holder, report, ahead=ahead)
+            plan = leasing._plan
+            in_vain = self._in_vain(plan, holder, report)
+            points: int = commit(leasing, holder, report, ahead=ahead)
             computed = report.weight if report.visited < 0 else report.visited
             # otherwise the parameters would contain visits that do not count, and the points would
             # be visited again
-            known = sharing.begun and not (self._subtracts and not report.progress)
+            known = plan.begun and not (self._subtracts and not report.progress)
             assert not known or points + in_vain == computed or not computed, (points, report)
             return points
 
         return watched
 
-    def _in_vain(
-        self, sharing: Sharing, holder: tuple[int, int], report: ContributionReport
-    ) -> int:
+    def _in_vain(self, plan: DataPlan, holder: tuple[int, int], report: ContributionReport) -> int:
         """The number of visits of this contribution that do not count. *With kind statistics,
         visits of the last pass do not count if they end the pass after the holder was told to give
         the chunk up.* The holder subtracts the points of the chunk, and the next holder visits all
         of them once more."""
-        plan, found = sharing._plan, 0
-        if not self._subtracts or plan is None or plan.epochs is None:
+        found = 0
+        if not self._subtracts or plan.epochs is None:
             return 0
         for step in report.progress:
             chunk = plan.chunks[step.chunk]
@@ -192,7 +188,7 @@ class Ordered:
         self.begun = self.complete = 0
         self._targets: dict[int, Holder] = {}
         """Per chunk whose move the balance has ordered, its next holder."""
-        begin, move, hand = DataPlan.begin, DataPlan._move, DataPlan.hand
+        begin, move, hand = DataPlan.begin_moves, DataPlan._move, DataPlan.hand
 
         def watch_begin(
             plan: DataPlan, wanted: Iterable[WantedMove], how: How, delivery: int = 0
@@ -213,7 +209,7 @@ class Ordered:
             self.complete += target is not None and target == member
             hand(plan, index, member, remembered=remembered)
 
-        monkeypatch.setattr(DataPlan, "begin", watch_begin)
+        monkeypatch.setattr(DataPlan, "begin_moves", watch_begin)
         monkeypatch.setattr(DataPlan, "_move", watch_move)
         monkeypatch.setattr(DataPlan, "hand", watch_hand)
 
@@ -275,15 +271,14 @@ def test_chunks_differ_by_one_pass_after_the_balance_has_settled(
     """The balance settles within 20 s; a pass takes about 2 s. After that, a wrong measurement may
     make a worker late from time to time."""
     apart: list[tuple[float, int]] = []
-    balance = Sharing.balance
+    balance = Balancing.on_folded
 
-    def watched(sharing: Sharing, view: View, remaining_s: float | None, now_ns: int):  # type: ignore[no-untyped-def]
-        if (plan := sharing._plan) is not None:
-            counts = [chunk.passes for chunk in plan.chunks]
-            apart.append((now_ns / 1e9, max(counts) - min(counts)))
-        return balance(sharing, view, remaining_s, now_ns)
+    def watched(balancing: Balancing, members: Any, remaining_s: float | None, now_ns: int):  # type: ignore[no-untyped-def]
+        counts = [chunk.passes for chunk in balancing._plan.chunks]
+        apart.append((now_ns / 1e9, max(counts) - min(counts)))
+        return balance(balancing, members, remaining_s, now_ns)
 
-    monkeypatch.setattr(Sharing, "balance", watched)
+    monkeypatch.setattr(Balancing, "on_folded", watched)
     Run(job("auto", 'max_time = "60s"', slow=slow))
     settled = [passes for at_s, passes in apart if at_s > apart[0][0] + 20]
     assert len(settled) > 300

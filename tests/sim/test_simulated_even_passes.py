@@ -2,10 +2,11 @@
 scenarios have the sizes of `benchmarks/fsp`: 10,984 points, 100 chunks, four workers, one of them
 slow for the whole job or for some seconds."""
 
+from typing import Any
+
 import pytest
 
-from polyrhythm.core.lead.data.sharing import Sharing
-from polyrhythm.core.lead.members.view import View
+from polyrhythm.core.lead.data.balance.balancing import Balancing
 from tests.sim.staged_run import Run
 
 SECONDS, SETTLED_S = 20, 5
@@ -89,14 +90,14 @@ def differences(monkeypatch: pytest.MonkeyPatch) -> list[tuple[float, int]]:
     """A list that is filled while the job runs: the time of each fold, and the difference between the
     most and the least visits of a chunk."""
     apart: list[tuple[float, int]] = []
-    balance = Sharing.balance
+    balance = Balancing.on_folded
 
-    def watched(sharing: Sharing, view: View, remaining_s: float | None, now_ns: int):  # type: ignore[no-untyped-def]
-        if (plan := sharing._plan) is not None:
-            counts = [chunk.passes for chunk in plan.chunks]
-            apart.append((now_ns / 1e9, max(counts) - min(counts)))
-            assert not plan.ended, "the list of ended moves would grow without bound"
-        return balance(sharing, view, remaining_s, now_ns)
+    def watched(balancing: Balancing, members: Any, remaining_s: float | None, now_ns: int):  # type: ignore[no-untyped-def]
+        plan = balancing._plan
+        counts = [chunk.passes for chunk in plan.chunks]
+        apart.append((now_ns / 1e9, max(counts) - min(counts)))
+        assert not plan.ended, "the list of ended moves would grow without bound"
+        return balance(balancing, members, remaining_s, now_ns)
 
-    monkeypatch.setattr(Sharing, "balance", watched)
+    monkeypatch.setattr(Balancing, "on_folded", watched)
     return apart

@@ -4,12 +4,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from polyrhythm.core.lead.data.plan import DataPlan
 from polyrhythm.core.worker.window import Window
 from polyrhythm.sim.model.points import SimPoints
 from polyrhythm.sim.model.statistics import ZERO, ChunkMemory, SimMemory
 from polyrhythm.sim.worker.visits import SimVisits
 from polyrhythm.wire.messages import Address, ChunkLease, ChunkSend, Leased
+from tests.core.lead.data.plans import plan_of
 
 
 @given(
@@ -19,7 +19,7 @@ from polyrhythm.wire.messages import Address, ChunkLease, ChunkSend, Leased
     batch=st.integers(1, 64),
 )
 def test_a_plan_is_visited_exactly(points: int, workers: int, epochs: int, batch: int) -> None:
-    plan = DataPlan(points, workers, 0, epochs)
+    plan = plan_of(points, workers, 0, epochs)
     holders = [(worker, worker + 1) for worker in range(workers)]
     plan.share(holders)
     visited = committed = 0

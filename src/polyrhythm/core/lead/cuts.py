@@ -244,7 +244,8 @@ class Cuts:
         self._contributions = parts.contributions
         self._rounds = parts.rounds
         self._removals = parts.removals
-        self._sharing = parts.sharing
+        self._plan = parts.plan
+        self._enrolment = parts.enrolment
         self._progress = parts.progress
         self._ending = parts.ending
         self._best = parts.best
@@ -337,7 +338,7 @@ class Cuts:
         if not self._mode.withholds and self._due(now_ns) and not self._disturbed():
             self._begin(_Phase.WRITING, now_ns)
             self._take(now_ns)
-        self._sharing.settle()
+        self._plan.settle()
 
     def _disturbed(self) -> bool:
         """Whether this fold cannot be a cut: slices move, or a contribution is in some slices
@@ -451,7 +452,7 @@ class Cuts:
         self._ask_for_state(cut, now_ns)
 
     def _record(self, number: int) -> Record:
-        chunks = self._sharing.recorded(self._view)
+        chunks = self._enrolment.recorded()
         totals = self._progress.accounting.workers
         workers = []
         for name, worker in self._view.numbers.items():
@@ -466,7 +467,7 @@ class Cuts:
             part=self._mode.part,
             view=self._view.epoch,
             routing=self._routing.epoch,
-            seed=self._sharing.seed,
+            seed=self._plan.seed,
             points=chunks[-1].last if chunks else 0,
             passes=min((chunk.passes for chunk in chunks), default=0),
             chunks=chunks,

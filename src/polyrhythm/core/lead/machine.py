@@ -12,7 +12,6 @@ from typing import Any, ClassVar
 from polyrhythm.core import events as ev
 from polyrhythm.core.lead.cuts import Cuts
 from polyrhythm.core.lead.data.leasing import Leasing
-from polyrhythm.core.lead.data.sharing import Sharing
 from polyrhythm.core.lead.deadlines import Deadlines
 from polyrhythm.core.lead.members.lifecycle import Lifecycle
 from polyrhythm.core.lead.members.view import Member
@@ -22,7 +21,7 @@ from polyrhythm.core.lead.parts import Parts
 from polyrhythm.core.lead.rounds.counting import Counting
 from polyrhythm.core.lead.rounds.modes import connect_mode
 from polyrhythm.core.lead.servers.broken_links import Separation
-from polyrhythm.core.lead.state import LeadState, begin_state, connect
+from polyrhythm.core.lead.state import LeadState, begin_state, connect, decode_state, encode_state
 from polyrhythm.core.lead.waiting import WaitReport
 from polyrhythm.core.machine import Effect, Reason, Waiting
 from polyrhythm.core.names import server_number, worker_number
@@ -38,13 +37,12 @@ class LeadMachine:
         job: m.JobSpec,
         seat: Seat = FIRST_SEAT,
         state: LeadState[sync.SyncPolicy] | None = None,
-        sharing: Sharing | None = None,
     ) -> None:
-        """`seat`: where this lead runs, and in which term. `state` and `sharing`: see `restore`; None
-        for a new job."""
+        """`seat`: where this lead runs, and in which term. `state`: the state from which the lead goes
+        on (see `snapshot`); None for a new job."""
         self.job = job
         state = self._state = begin_state(job) if state is None else state
-        parts = connect(job, state, seat, sharing)
+        parts = connect(job, state, seat)
         self.view = parts.view
         self._admission = parts.admission
         self._opening = parts.opening
@@ -52,7 +50,9 @@ class LeadMachine:
         self._contributions = parts.contributions
         self._rounds = parts.rounds
         self._removals = parts.removals
-        self._sharing = parts.sharing
+        self._plan = parts.plan
+        self._migration = parts.migration
+        self._enrolment = parts.enrolment
         self._outbox = parts.outbox
         self._operators = parts.operators
         self._servers = parts.servers
@@ -75,21 +75,13 @@ class LeadMachine:
         self._register_deadlines(parts)
 
     @classmethod
-    def restore(
-        cls,
-        job: m.JobSpec,
-        state: LeadState[sync.SyncPolicy],
-        sharing: Sharing,
-        seat: Seat = FIRST_SEAT,
-    ) -> "LeadMachine":
-        """A lead that goes on from this state, as `snapshot` returns it. `sharing`: the part with the
-        data plan, which is not in the state."""
-        return cls(job, seat, state, sharing)
+    def restore(cls, job: m.JobSpec, snapshot: bytes, seat: Seat = FIRST_SEAT) -> "LeadMachine":
+        """A lead that goes on from this snapshot, of a lead in a job with the same options."""
+        return cls(job, seat, decode_state(job, snapshot))
 
-    def snapshot(self) -> LeadState[sync.SyncPolicy]:
-        """The state of the lead between two events, without the data plan. The next event changes this
-        object, so encode it before that (`state.encode_state`)."""
-        return self._state
+    def snapshot(self) -> bytes:
+        """Everything that the lead remembers between two events."""
+        return encode_state(self._state)
 
     def _register_deadlines(self, parts: Parts) -> None:
         register = self._deadlines.register
@@ -99,7 +91,7 @@ class LeadMachine:
         register(parts.best)
         register(parts.servers.suspicion, self._suspect_servers)
         register(parts.progress.goals.limit, self._end_overtime)
-        register(parts.sharing, self._leasing.on_time)
+        register(parts.enrolment, self._leasing.on_time)
         register(parts.removals, self._lifecycle.on_removals_due)
         register(parts.stopping, self._end_stopping)
         register(self._cuts)
@@ -132,7 +124,8 @@ class LeadMachine:
         return self._waiting.why()
 
     def check(self) -> None:
-        self._sharing.check()
+        self._plan.check()
+        self._migration.check()
         self._routing.check()
         self._contributions.check(self._lifecycle.accepts)
         if not self._routing.moving:
@@ -428,7 +421,7 @@ class LeadMachine:
         record = event.record
         self.view.resume(record.view, {worker.name: worker.number for worker in record.workers})
         self._routing.resume(record.routing, event.spec)
-        self._sharing.resume(record)
+        self._enrolment.resume(record)
         self._progress.resume(record)
         self._mode.part = record.part
         self._cuts.resume(record, event.kept_nbytes)

@@ -2,7 +2,11 @@
 
 from dataclasses import dataclass
 
-from polyrhythm.core.lead.data.sharing import Sharing
+from polyrhythm.core.lead.data.balance.balancing import Balancing
+from polyrhythm.core.lead.data.enrolment import Enrolment
+from polyrhythm.core.lead.data.migration import Migration
+from polyrhythm.core.lead.data.plan import DataPlan
+from polyrhythm.core.lead.data.private import PrivateData
 from polyrhythm.core.lead.ending import Ending, Stopping
 from polyrhythm.core.lead.members.evaluator import Evaluator
 from polyrhythm.core.lead.members.joining import Admission, Opening, Steps
@@ -37,7 +41,13 @@ class Parts:
     steps: Steps
     rounds: Rounds
     removals: Removals
-    sharing: Sharing
+    plan: DataPlan
+    private: PrivateData | None
+    """The data sets of single members; None if all members have the same data set."""
+    migration: Migration
+    balancing: Balancing | None
+    """None if passes are not balanced."""
+    enrolment: Enrolment
     outbox: LeadOutbox
     operators: Operators
     servers: Servers

@@ -2,11 +2,11 @@
 
 *The state is plain data, which msgpack can encode. A part of the lead that needs no other part is a
 struct itself: its fields are its state. Every other part keeps what it remembers in a struct of its
-own, and has no further attributes that change.* So the parts can be connected around a state at any
-time, and a lead that was restored decides as the lead did from which the state was taken.
+own. It has no further attributes that change, except those that its constructor makes from the state.*
+So the parts can be connected around a state at any time, and a lead that was restored decides as the
+lead did from which the state was taken.
 
-Effects are not part of the state: the outbox is empty between two events. The data plan
-(`data/sharing.py`) is not part of it yet.
+Effects are not part of the state: the outbox is empty between two events.
 """
 
 from typing import Generic, TypeVar
@@ -15,7 +15,11 @@ import msgspec
 
 from polyrhythm.core.kinds import keeps_rows
 from polyrhythm.core.lead.cuts import CutsState
-from polyrhythm.core.lead.data.sharing import Sharing
+from polyrhythm.core.lead.data.balance.balancing import Balancing, BalancingState
+from polyrhythm.core.lead.data.enrolment import Enrolment, EnrolmentState
+from polyrhythm.core.lead.data.migration import Migration, MigrationState
+from polyrhythm.core.lead.data.plan import DataPlan, PlanState
+from polyrhythm.core.lead.data.private import PrivateData, PrivateState
 from polyrhythm.core.lead.ending import Ending, EndingState, Stopping
 from polyrhythm.core.lead.members.evaluator import Chosen, Evaluator
 from polyrhythm.core.lead.members.joining import Admission, Opening, Steps
@@ -36,6 +40,7 @@ from polyrhythm.core.lead.servers.routing import RoutingTable
 from polyrhythm.core.lead.servers.servers import UNKNOWN_FACTOR, Servers, ServersState
 from polyrhythm.core.lead.waiting import WaitReportState
 from polyrhythm.core.liveness import PauseDetector, Suspicion, link_timeout_s
+from polyrhythm.core.migration import choose_migration
 from polyrhythm.core.seat import Seat
 from polyrhythm.core.sync.policy import SyncPolicy
 from polyrhythm.core.sync.registry import choose_policy
@@ -54,6 +59,11 @@ class LeadState(msgspec.Struct, Generic[Policy], kw_only=True):
     contributions: Contributions = msgspec.field(default_factory=Contributions)
     steps: Steps = msgspec.field(default_factory=Steps)
     rounds: Rounds = msgspec.field(default_factory=Rounds)
+    plan: PlanState
+    private: PrivateState = msgspec.field(default_factory=PrivateState)
+    migration: MigrationState = msgspec.field(default_factory=MigrationState)
+    balancing: BalancingState = msgspec.field(default_factory=BalancingState)
+    enrolment: EnrolmentState = msgspec.field(default_factory=EnrolmentState)
     removals: Removals
     stopping: Stopping = msgspec.field(default_factory=Stopping)
     evaluator: Chosen = msgspec.field(default_factory=Chosen)
@@ -88,6 +98,7 @@ def begin_state(job: JobSpec) -> LeadState[SyncPolicy]:
             fixed=keeps_rows(job.kind) and not policy.traits.rounds,
             restores=bool(job.resume),
         ),
+        plan=PlanState(job.seed),
         removals=Removals(grace_s, link_timeout_s(job.lead_timeout_s)),
         servers=ServersState(Suspicion(job.heartbeat_s, UNKNOWN_FACTOR)),
         progress=ProgressState.begin(job),
@@ -109,16 +120,18 @@ def decode_state(job: JobSpec, encoded: bytes) -> LeadState[SyncPolicy]:
     return msgspec.msgpack.decode(encoded, type=LeadState[policy])  # type: ignore[valid-type]
 
 
-def connect(
-    job: JobSpec, state: LeadState[SyncPolicy], seat: Seat, sharing: Sharing | None = None
-) -> Parts:
-    """Connect the parts of the lead around this state. `sharing`: the part with the data plan; None
-    for a new one."""
+def connect(job: JobSpec, state: LeadState[SyncPolicy], seat: Seat) -> Parts:
+    """Connect the parts of the lead around this state."""
     policy, view, rounds, routing = state.policy, state.view, state.rounds, state.routing
-    sharing = Sharing(job, policy.traits) if sharing is None else sharing
     outbox = LeadOutbox(view, routing, seat)
     operators = Operators(state.operators, outbox)
-    progress = JobProgress(state.progress, job, sharing, outbox)
+    plan = DataPlan(state.plan, job.epochs, forgets=keeps_rows(job.kind))
+    private = PrivateData(state.private, plan) if job.data_private else None
+    if private is not None:
+        plan.ownership = private
+    choice = choose_migration(job, policy.traits)
+    migration = Migration(state.migration, plan, choice, job.migrate_memory)
+    progress = JobProgress(state.progress, job, plan, migration, outbox)
     named = state.contributions if keeps_rows(job.kind) and policy.traits.rounds else None
     saving = Saving(state.saving, routing, outbox, has_store=bool(job.store))
     best = KeepBest(state.best, job, routing, rounds, outbox)
@@ -133,7 +146,11 @@ def connect(
         steps=state.steps,
         rounds=rounds,
         removals=state.removals,
-        sharing=sharing,
+        plan=plan,
+        private=private,
+        migration=migration,
+        balancing=Balancing(state.balancing, plan, migration) if migration.balances else None,
+        enrolment=Enrolment(state.enrolment, job, view, plan, migration, private),
         outbox=outbox,
         operators=operators,
         servers=Servers(state.servers, job, routing, rounds, outbox, operators),

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polyrhythm.core.lead.data.chunks import MOST_GROUPS, announced, chunk_edges, dealt
-from polyrhythm.core.lead.data.plan import DataPlan
+from tests.core.lead.data.plans import plan_of
 
 edges = st.lists(st.integers(-5, 1_100), max_size=60)
 
@@ -23,14 +23,14 @@ def test_chunks_cover_all_points_whatever_a_worker_announces(
 @given(st.integers(1, 8), st.integers(4, 30))
 def test_many_row_groups_are_never_divided(workers: int, each: int) -> None:
     groups = range(each, 10_000, each)
-    plan = DataPlan(10_000, workers, 0, None, groups=groups)
+    plan = plan_of(10_000, workers, 0, None, groups=groups)
     assert {chunk.first for chunk in plan.chunks} <= {0, *groups}
     plan.check()
     assert len(plan.chunks) >= min(16 * workers, len(groups) + 1) / 2
 
 
 def test_few_row_groups_are_divided_at_their_edges_too() -> None:
-    plan = DataPlan(900, 4, 0, None, groups=[300, 310])
+    plan = plan_of(900, 4, 0, None, groups=[300, 310])
     first = {chunk.first for chunk in plan.chunks}
     assert {300, 310} <= first
     assert len(first) >= 60
@@ -64,7 +64,7 @@ def test_the_chunks_of_a_row_group_are_shared_one_after_the_other() -> None:
 
 def test_members_that_share_statistics_get_points_of_the_whole_data_set() -> None:
     members = [(worker, 1) for worker in range(4)]
-    plan = DataPlan(4_000, 4, 0, None, permuted=True)
+    plan = plan_of(4_000, 4, 0, None, permuted=True)
     plan.share(members)
     plan.check()
     late = (9, 1)
@@ -76,6 +76,6 @@ def test_members_that_share_statistics_get_points_of_the_whole_data_set() -> Non
         assert firsts == sorted(firsts), "chunks are read in the order of the file"
         assert min(firsts) < 1_500 and max(firsts) > 2_500, (member, firsts)
     assert sum(len(plan.lease(member).chunks) for member in (*members, late)) == 64
-    plain = DataPlan(4_000, 4, 0, None)
+    plain = plan_of(4_000, 4, 0, None)
     plain.share(members)
     assert [chunk.chunk for chunk in plain.lease(members[1]).chunks] == [*range(16, 32)]

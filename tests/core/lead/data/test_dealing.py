@@ -1,36 +1,58 @@
 """Chunks are dealt in the order of the workers' names, whatever the order in which workers join."""
 
+from collections.abc import Iterable, Sequence
 from itertools import permutations
 
 import pytest
 
-from polyrhythm.core.lead.data.sharing import Sharing
-from polyrhythm.core.lead.members.view import View
-from polyrhythm.core.sync.registry import traits_of
-from polyrhythm.wire.messages import Enrol, JobSpec, Leased
+from polyrhythm.core.lead.data.leasing import Leasing
+from polyrhythm.core.lead.members.view import Member
+from polyrhythm.core.lead.rounds.modes import connect_mode
+from polyrhythm.core.lead.state import begin_state, connect
+from polyrhythm.core.seat import FIRST_SEAT
+from polyrhythm.wire.messages import ChunkLease, Enrol, JobSpec
 
 NAMES = ("worker-2", "worker-10", "worker-1")
 
 
-def sharing_of(*, balances: bool = False, **options: object) -> Sharing:
-    if balances:
-        options |= {"sync": "fsp", "migrate": "lease"}
-    job = JobSpec(job="j", **options)  # type: ignore[arg-type]
-    return Sharing(job, traits_of(job.sync))
+class Job:
+    """The data plan of a job with these members."""
+
+    def __init__(self, names: Iterable[str], *, balances: bool = False, **options: object) -> None:
+        if balances:
+            options |= {"sync": "fsp", "migrate": "lease"}
+        job = JobSpec(job="j", **options)  # type: ignore[arg-type]
+        state = begin_state(job)
+        parts = connect(job, state, FIRST_SEAT)
+        self.view, self.plan = parts.view, parts.plan
+        self.leasing = Leasing(parts, connect_mode(state.mode, parts))
+        for name in names:
+            self.join(name)
+
+    def join(self, name: str) -> Member:
+        member = self.view.admit(name, 0)
+        self.view.enter(member)
+        return member
+
+    def enrol(self, member: Member, points: int = 1_000, batch: int = 10) -> Sequence[ChunkLease]:
+        """Let the member announce its data set; returns the chunks in its lease."""
+        assert self.leasing.on_enrol(Enrol(points=points, batch=batch), member, 0) is None
+        return self.plan.lease(member.key).chunks
+
+    def changed(self) -> list[str]:
+        """The names of the members whose leases have changed since the last call."""
+        members = {member.key: member.name for member in self.view.members()}
+        return [members[key] for key in sorted(self.plan.take_changed()) if key in members]
 
 
 def dealt(order: tuple[str, ...]) -> dict[str, list[tuple[int, int]]]:
     """Let workers with these names join in this order; return the points of each worker's
     chunks."""
-    view, sharing = View(), sharing_of()
-    for name in order:
-        view.enter(view.admit(name, 0))
-    found = {}
-    for member in view.members():
-        lease = sharing.on_enrol(member, Enrol(points=1_000, batch=10), view)
-        assert isinstance(lease, Leased)
-        found[member.name] = [(chunk.first, chunk.last) for chunk in lease.chunks]
-    return found
+    job = Job(order)
+    return {
+        member.name: [(chunk.first, chunk.last) for chunk in job.enrol(member)]
+        for member in job.view.members()
+    }
 
 
 @pytest.mark.parametrize("order", list(permutations(NAMES)))
@@ -43,36 +65,26 @@ def test_a_name_gets_the_same_chunks_whenever_its_worker_joins(order: tuple[str,
 
 @pytest.mark.parametrize(("balances", "chunks"), [(False, 12), (True, 100)])
 def test_statistics_have_few_chunks_unless_passes_are_balanced(balances: bool, chunks: int) -> None:
-    view = View()
-    sharing = sharing_of(kind="statistics", balances=balances)
-    for name in NAMES:
-        view.enter(view.admit(name, 0))
-    leases = [
-        sharing.on_enrol(member, Enrol(points=10_984, batch=64), view) for member in view.members()
-    ]
-    assert sum(len(lease.chunks) for lease in leases if isinstance(lease, Leased)) == chunks
+    job = Job(NAMES, kind="statistics", balances=balances)
+    leases = [job.enrol(member, 10_984, 64) for member in job.view.members()]
+    assert sum(map(len, leases)) == chunks
 
 
 def shared_with_late_worker(*, ends: bool, removed: bool = False) -> list[str]:
     """Let a worker join, and with `removed` another one be removed. Returns the names of the
     workers that get a new lease."""
-    view = View()
-    sharing = sharing_of(kind="statistics", epochs=2)
-    for name in NAMES:
-        view.enter(view.admit(name, 0))
-    for member in view.members():
-        sharing.on_enrol(member, Enrol(points=1_000, batch=10), view)
-    late = view.admit("late", 0)
-    view.enter(late)
-    sharing.on_enrol(late, Enrol(points=1_000, batch=10), view)
+    job = Job(NAMES, kind="statistics", epochs=2)
+    for member in job.view.members():
+        job.enrol(member)
+    job.enrol(job.join("late"))
     gone = []
     if removed:
-        first, *_ = view.members()
-        view.remove(first.worker)
+        first, *_ = job.view.members()
+        job.view.remove(first.worker)
         gone = [first.key]
-    sharing.take_leases(view)
-    sharing.share_again(view, gone, ends=ends)
-    return [member.name for member, _ in sharing.take_leases(view)]
+    job.changed()
+    job.leasing.share_again(gone, ends=ends)
+    return job.changed()
 
 
 def test_a_worker_that_joins_gets_chunks_of_the_others_unless_the_job_ends() -> None:
@@ -87,12 +99,8 @@ def test_chunks_of_a_worker_that_leaves_get_new_holders_although_the_job_ends() 
 def test_only_chunks_of_statistics_are_shared_in_a_permuted_order() -> None:
     """Points of other kinds are permuted before they are dealt to chunks."""
     for whole in (False, True):
-        view, sharing = View(), sharing_of(kind="statistics" if whole else "gradient")
-        for name in NAMES:
-            view.enter(view.admit(name, 0))
-        for member in view.members():
-            lease = sharing.on_enrol(member, Enrol(points=10_000, batch=10), view)
-            assert isinstance(lease, Leased)
-            chunks = [chunk.chunk for chunk in lease.chunks]
+        job = Job(NAMES, kind="statistics" if whole else "gradient")
+        for member in job.view.members():
+            chunks = [chunk.chunk for chunk in job.enrol(member, 10_000)]
             neighbours = chunks[-1] - chunks[0] == len(chunks) - 1
             assert neighbours != whole, chunks

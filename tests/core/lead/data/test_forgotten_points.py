@@ -8,15 +8,15 @@ from polyrhythm.core.lead.data.moves import JOB_ENDS, How
 from polyrhythm.core.lead.data.plan import DataPlan
 from polyrhythm.core.worker.remembered import Remembered
 from polyrhythm.wire.messages import ChunkProgress
+from tests.core.lead.data import plans
 
 A, B = (0, 1), (1, 2)
 EPOCHS = 3
 
 
-def plan_of(passes: int, cursor: int) -> DataPlan:
+def plan_of(passes: int, cursor: int, *, forgets: bool = True) -> DataPlan:
     """Worker A has two chunks of 10 points, and has reached this position in both."""
-    plan = DataPlan(20, 1, 0, EPOCHS, least=10)
-    plan.forgets = True
+    plan = plans.plan_of(20, 1, 0, EPOCHS, least=10, forgets=forgets)
     plan.share([A])
     visit(plan, passes, cursor)
     return plan
@@ -103,7 +103,7 @@ def test_a_contribution_over_two_passes_counts_up_to_the_begin_of_the_last_pass(
 
 def test_the_last_visits_of_a_chunk_that_is_sent_with_its_memory_count() -> None:
     plan = plan_of(2, 5)
-    plan.begin([(0, A, B)], How.SENT, delivery=1)
+    plan.begin_moves([(0, A, B)], How.SENT, delivery=1)
     visit(plan, 3, 0)
     assert positions(plan) == [(3, 0), (3, 0)]
 
@@ -119,7 +119,7 @@ def test_a_holder_dies_after_its_heir() -> None:
 
 def test_both_die_after_the_points_have_arrived() -> None:
     plan = plan_of(3, 0)
-    plan.begin([(0, A, B)], How.SENT, delivery=1)
+    plan.begin_moves([(0, A, B)], How.SENT, delivery=1)
     plan.on_arrived(0)
     plan.lose([A, B])
     assert positions(plan) == [(2, 0), (2, 0)]
@@ -129,7 +129,7 @@ def test_both_die_after_the_points_have_arrived() -> None:
 
 def test_a_chunk_whose_points_have_not_arrived_stays_where_it_is_remembered() -> None:
     plan = plan_of(2, 5)
-    plan.begin([(0, A, B)], How.SENT, delivery=1)
+    plan.begin_moves([(0, A, B)], How.SENT, delivery=1)
     plan.take_changed()
     plan.take_back([0], JOB_ENDS)
     assert plan.take_changed() == {A}
@@ -138,7 +138,7 @@ def test_a_chunk_whose_points_have_not_arrived_stays_where_it_is_remembered() ->
 
 def test_a_chunk_that_is_taken_back_when_its_points_have_arrived_begins_again() -> None:
     plan = plan_of(2, 5)
-    plan.begin([(0, A, B)], How.SENT, delivery=1)
+    plan.begin_moves([(0, A, B)], How.SENT, delivery=1)
     plan.take_changed()
     plan.on_arrived(0)
     assert plan.take_changed() == {A}
@@ -153,7 +153,7 @@ def test_a_chunk_that_is_taken_back_when_its_points_have_arrived_begins_again() 
 
 def test_a_chunk_that_moves_with_its_memory_keeps_its_position() -> None:
     plan = plan_of(2, 5)
-    plan.begin([(0, A, B)], How.SENT, delivery=1)
+    plan.begin_moves([(0, A, B)], How.SENT, delivery=1)
     plan.on_arrived(0)
     plan.take_changed()
     plan.on_confirmed(A, plan.lease(A).number)
@@ -169,8 +169,7 @@ def test_only_the_last_pass_begins_again(passes: int, after: tuple[int, int]) ->
 
 
 def test_without_memory_no_chunk_begins_again() -> None:
-    plan = plan_of(2, 5)
-    plan.forgets = False
+    plan = plan_of(2, 5, forgets=False)
     plan.share([A, B])
     plan.release([B])
     plan.release([A])

@@ -3,19 +3,16 @@ event that completes a move, and inactive copies."""
 
 import pytest
 
-from polyrhythm.core.lead.data.balance.balancing import Balancing
+from polyrhythm.core.lead.data.balance.balancing import Balancing, BalancingState
 from polyrhythm.core.lead.data.chunks import Holder, WantedMove
 from polyrhythm.core.lead.data.migration import (
     WINDOW_CHUNKS,
-    Concurrent,
-    Migration,
-    Synchronous,
-    Travel,
 )
 from polyrhythm.core.lead.data.moves import JOB_ENDS, EndedMoves
-from polyrhythm.core.lead.data.plan import DataPlan
 from polyrhythm.core.machine import Reason
+from polyrhythm.core.migration import BLOCKING, FULL
 from polyrhythm.wire.messages import Address, ChunkProgress
+from tests.core.lead.data.plans import migration_over, plan_of
 
 SLOW, FAST, THIRD = (0, 1), (1, 2), (2, 3)
 MEMBERS = [SLOW, FAST, THIRD]
@@ -26,12 +23,12 @@ class Job:
     """A plan of 300 points in 30 chunks, and its migration."""
 
     def __init__(
-        self, travel: Travel | None = None, *, copies_nbytes: int | None = None, rows: bool = False
+        self, mode: str = FULL, *, copies_nbytes: int | None = None, rows: bool = False
     ) -> None:
-        self.plan = DataPlan(300, 3, 0, None, least=10, fewest=30)
-        self.plan.forgets = rows
+        self.plan = plan_of(300, 3, least=10, fewest=30, forgets=rows)
+        self.plan.members = MEMBERS
         self.plan.share(MEMBERS)
-        self.migration = Migration(self.plan, travel or Concurrent(), copies_nbytes, members=3)
+        self.migration = migration_over(self.plan, mode, copies_nbytes, members=3)
         for number, member in enumerate(MEMBERS):
             self.migration.on_listening(member, f"worker-{number}", Address("h", number, "", ""))
 
@@ -51,7 +48,7 @@ class Job:
         return self.migration.lease(source).sends
 
     def ended(self, *, last: bool = False) -> list[EndedMoves]:
-        return self.migration.take_ended(MEMBERS, last=last)
+        return self.migration.take_ended(last=last)
 
     def confirm(self, member: Holder = SLOW) -> None:
         self.migration.on_confirmed(member, self.plan.lease(member).number)
@@ -73,7 +70,7 @@ class Job:
         return chunks
 
     def settle(self) -> None:
-        self.migration.settle(MEMBERS)
+        self.migration.settle()
         self.check()
 
     def check(self) -> None:
@@ -181,7 +178,7 @@ def test_a_target_without_memory_gets_nothing_more() -> None:
     assert ended.chunks == 6
     assert job.migration.receivers([FAST, THIRD]) == [THIRD]
     assert not job.migration.reaches(SLOW, FAST) and job.migration.reaches(SLOW, THIRD)
-    balancing = Balancing(job.plan, job.migration)
+    balancing = Balancing(BalancingState(), job.plan, job.migration)
     assert not balancing._may_give(SLOW, FAST), "another worker is chosen"
     assert balancing._may_give(SLOW, THIRD)
 
@@ -278,7 +275,7 @@ def test_a_copy_that_becomes_active_again_is_not_dropped() -> None:
 
 
 def test_with_blocking_both_workers_have_no_points_until_all_have_arrived() -> None:
-    job = Job(Synchronous())
+    job = Job(BLOCKING)
     flying = job.begin(6)
     assert len(flying) == 6
 

@@ -10,6 +10,7 @@ from polyrhythm.core.record import Record, RecordedChunk
 from polyrhythm.observe.reasons import in_words
 from polyrhythm.wire import messages as m
 from polyrhythm.wire.messages import ChunkProgress
+from tests.core.lead.data.plans import private_plan
 from tests.core.lead.test_cuts import Resumed
 from tests.core.stage import of
 
@@ -17,7 +18,7 @@ A, B, B_AGAIN = (0, 1), (1, 2), (1, 5)
 
 
 def data_of(**points: int) -> PrivateData:
-    data = PrivateData.begin(7, 5)
+    _, data = private_plan(7, 5)
     for holder, (name, count) in zip((A, B), points.items(), strict=False):
         data.enrol(name, holder, count, 1)
     data.plan.check()
@@ -60,7 +61,7 @@ def test_points_that_are_lost_are_left_out() -> None:
     plan.release([B])
     plan.check()
     assert (plan.points, plan.passes) == (40, 3)
-    (news,) = data.news
+    (news,) = data.take_news()
     assert (news.code, news.fields) == ("data-lost", {"name": "b", "points": 25, "total": 40})
 
 
@@ -70,12 +71,12 @@ def test_points_that_come_back_count_from_the_present_pass_on() -> None:
     visit(plan, A, 3)
     visit(plan, B, 1, 1)
     plan.release([B])
-    data.news.clear()
+    data.take_news()
     data.enrol("b", B_AGAIN, 25, 1)
     plan.check()
     assert (plan.points, plan.passes) == (65, 3)
     assert {(chunk.passes, chunk.cursor) for chunk in plan.lease(B_AGAIN).chunks} == {(3, 0)}
-    (news,) = data.news
+    (news,) = data.take_news()
     assert (news.code, news.fields) == ("data-back", {"name": "b", "points": 25, "total": 65})
 
 
@@ -100,7 +101,7 @@ def test_a_new_incarnation_waits_until_the_old_one_can_count_no_more() -> None:
     assert plan.take_changed() == {B_AGAIN}
     plan.check()
     assert sum(chunk.last - chunk.first for chunk in plan.lease(B_AGAIN).chunks) == 25
-    assert not data.news, "nothing was lost"
+    assert not data.take_news(), "nothing was lost"
 
 
 def test_a_worker_with_other_data_begins_anew() -> None:
@@ -109,11 +110,11 @@ def test_a_worker_with_other_data_begins_anew() -> None:
     visit(plan, A, 2)
     visit(plan, B, 2)
     plan.release([B])
-    data.news.clear()
+    data.take_news()
     data.enrol("b", B_AGAIN, 30, 1)
     plan.check()
     assert plan.points == 70
-    (news,) = data.news
+    (news,) = data.take_news()
     assert (news.code, news.fields) == ("data-replaced", {"name": "b", "points": 30, "before": 25})
     assert {(chunk.passes, chunk.cursor) for chunk in plan.lease(B_AGAIN).chunks} == {(2, 0)}
 
@@ -132,14 +133,14 @@ def test_a_worker_with_as_many_other_points_begins_anew(before: str, now: str, c
     plan = data.plan
     data.enrol("b", B, 25, 1, before)
     plan.release([B])
-    data.news.clear()
+    data.take_news()
     data.enrol("b", B_AGAIN, 25, 1, now)
     plan.check()
-    assert [news.code for news in data.news] == [code]
+    assert [news.code for news in data.take_news()] == [code]
     assert plan.points == 65
     data.enrol("b", B_AGAIN, 25, 1, "other values of the same points")
     plan.check()
-    assert len(data.news) == 1 and plan.points == 65
+    assert not data.take_news() and plan.points == 65
 
 
 def test_passes_stay_when_all_members_are_gone() -> None:
@@ -162,7 +163,8 @@ def test_a_checkpoint_knows_the_visits_of_every_worker(lost: bool) -> None:
         plan.release([B])
     chunks = plan.recorded({A: "a", B: "b"})
     record = Record(number=1, round=9, points=plan.points, passes=plan.passes, chunks=chunks)
-    found = PrivateData.begin(0, 5, record)
+    _, found = private_plan(0, 5)
+    found.resume(record)
     found.enrol("a", A, 40, 1)
     found.enrol("b", B, 60, 1)
     found.plan.check()
@@ -179,7 +181,8 @@ def resumed_by_the_first() -> PrivateData:
     visit(plan, A, 4)
     visit(plan, B, 1)
     record = Record(number=1, round=9, points=100, passes=1, chunks=plan.recorded({A: "a", B: "b"}))
-    found = PrivateData.begin(0, 4, record)
+    _, found = private_plan(0, 4)
+    found.resume(record)
     found.enrol("a", A, 40, 1)
     return found
 
@@ -206,7 +209,7 @@ def test_passes_do_not_wait_without_end_for_a_worker_that_was_there_before() -> 
     assert found.plan.passes == 1
     found.stop_waiting()
     assert found.plan.passes == 4 and found.plan.done
-    assert in_words(found.news[-1]) == (
+    assert in_words(found.take_news()[-1]) == (
         "b has not announced its data set of 60 points again since the job resumed: passes do not"
         " wait for it any longer, and the job has 40 points"
     )
@@ -221,10 +224,10 @@ def test_a_resumed_job_waits_for_data_sets_as_long_as_for_its_start() -> None:
     record = Record(number=1, round=9, points=100, passes=1, chunks=chunks)
     stage = Resumed(record, data_private=True, epochs=4, start_timeout_s=30.0).begin()
     stage.tell(m.Enrol(**stage.who(0), points=40, batch=4))
-    assert stage.lead._sharing.passes == 1
+    assert stage.lead._plan.passes == 1
     assert not of(stage.tick(29), fx.Note)
     (note,) = of(stage.tick(1), fx.Note)
     assert (note.what, note.fields["reason"]) == ("data-set", "data-not-back")
     assert note.fields["fields"]["name"] == "worker-1"
-    assert stage.lead._sharing.passes == 4
+    assert stage.lead._plan.passes == 4
     assert not of(stage.tick(100), fx.Note), "it is said once"

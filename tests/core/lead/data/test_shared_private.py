@@ -6,14 +6,14 @@ import pytest
 from polyrhythm.core.combinations import sharing_fault
 from polyrhythm.core.lead.data.balance.decision import Pace, without_stuck
 from polyrhythm.core.lead.data.chunks import Holder
-from polyrhythm.core.lead.data.migration import WINDOW_CHUNKS, Concurrent, Migration
+from polyrhythm.core.lead.data.migration import WINDOW_CHUNKS
 from polyrhythm.core.lead.data.moves import EndedMoves
 from polyrhythm.core.lead.data.plan import CHUNKS_TO_BALANCE
-from polyrhythm.core.lead.data.private import PrivateData
 from polyrhythm.core.migration import migration_of
 from polyrhythm.core.sync.registry import traits_of
 from polyrhythm.core.worker.deliveries import refusal
 from polyrhythm.wire.messages import Address, ChunkProgress, JobSpec
+from tests.core.lead.data.plans import migration_over, private_plan
 
 A, B, C = (0, 1), (1, 2), (2, 3)
 B_AGAIN, B_THEN = (1, 9), (1, 12)
@@ -24,16 +24,15 @@ class Job:
     """Three members with 40 points each. The members in `sharing` share their points."""
 
     def __init__(self, *sharing: Holder) -> None:
-        self.data = PrivateData.begin(7, None)
-        self.plan = self.data.plan
-        self.migration = Migration(self.plan, Concurrent())
+        self.plan, self.data = private_plan(7, None)
+        self.migration = migration_over(self.plan)
         for holder in (A, B, C):
             self.enrol(holder, shares=holder in sharing)
 
     def enrol(self, holder: Holder, points: int = 40, *, shares: bool = False) -> None:
         name = NAMES[holder]
         self.data.enrol(name, holder, points, 1, shares=shares)
-        self.migration.on_enrolled(3)
+        self.migration.bound_copies(3)
         self.migration.on_listening(holder, name, Address("h", holder[0], "", ""))
         if not shares:
             self.migration.withdraw(self.data.withdrawn(holder), holder)
@@ -61,13 +60,13 @@ class Job:
 
     def confirm(self, holder: Holder) -> None:
         self.migration.on_confirmed(holder, self.plan.lease(holder).number)
-        self.migration.settle(())
+        self.migration.settle()
         self.check()
 
     def release(self, *gone: Holder) -> None:
         self.plan.release(gone, self.migration.copies)
         self.migration.forget(gone)
-        self.migration.settle(())
+        self.migration.settle()
         self.check()
 
     def withdraw(self, chunks: list[int], owner: Holder) -> set[Holder]:
@@ -77,7 +76,7 @@ class Job:
         return self.plan.take_changed()
 
     def ended(self, *, last: bool = False) -> list[EndedMoves]:
-        return self.migration.take_ended((), last=last)
+        return self.migration.take_ended(last=last)
 
 
 def kept(job: Job) -> list[str]:
@@ -113,7 +112,7 @@ def test_only_a_member_that_shares_its_own_data_sends_on_what_it_has_received(
 
 
 def test_shared_data_has_small_chunks() -> None:
-    data = PrivateData.begin(7, None)
+    _, data = private_plan(7, None)
     data.enrol("a", A, 1000, 1, shares=True)
     assert len(data.plan.chunks) == CHUNKS_TO_BALANCE
 
@@ -121,15 +120,15 @@ def test_shared_data_has_small_chunks() -> None:
 def test_chunks_that_have_moved_stay_when_their_owner_is_gone() -> None:
     job = Job(A)
     job.move(0, A, B)
-    job.data.news.clear()
+    job.data.take_news()
     job.release(A)
     assert 0 in job.held(B) and job.plan.points == 81
-    (news,) = job.data.news
+    (news,) = job.data.take_news()
     expected = {"name": "a", "points": 39, "total": 81, "kept": 1}
     assert (news.code, news.fields) == ("data-partly-lost", expected)
-    job.data.news.clear()
+    job.data.take_news()
     job.release(B)
-    assert {news.code for news in job.data.news} == {"data-lost-later", "data-lost"}
+    assert {news.code for news in job.data.take_news()} == {"data-lost-later", "data-lost"}
     assert job.plan.points == 40
 
 
@@ -140,11 +139,11 @@ def test_a_chunk_goes_back_to_its_owner_when_its_holder_is_gone_and_no_pass_is_l
         for chunk in job.held(holder) - {0}:
             job.plan.commit(holder, (ChunkProgress(chunk, passes, 0),))
     job.plan.commit(B, (ChunkProgress(0, 1, 0),))
-    job.data.news.clear()
+    job.data.take_news()
     job.release(B)
     (lease,) = (chunk for chunk in job.plan.lease(A).chunks if chunk.chunk == 0)
     assert (lease.first, lease.passes) == (0, 1) and job.plan.passes == 1
-    assert [news.code for news in job.data.news] == ["data-returned", "data-lost"]
+    assert [news.code for news in job.data.take_news()] == ["data-returned", "data-lost"]
 
 
 def test_points_in_flight_stay_with_the_target_only_if_they_have_arrived() -> None:
@@ -163,11 +162,11 @@ def test_an_owner_that_comes_back_gets_only_the_chunks_that_no_member_holds() ->
     first = min(job.held(B))
     job.move(first, B, A)
     job.release(B)
-    job.data.news.clear()
+    job.data.take_news()
     job.enrol(B_AGAIN, shares=True)
     assert first in job.held(A) and first not in job.held(B_AGAIN)
     assert len(job.held(B_AGAIN)) == 39 and job.plan.points == 120
-    (news,) = job.data.news
+    (news,) = job.data.take_news()
     expected = {"name": "b", "points": 39, "total": 120, "all": 40}
     assert (news.code, news.fields) == ("data-partly-back", expected)
 
@@ -234,10 +233,10 @@ def test_a_worker_that_is_back_with_other_points_does_not_get_its_old_chunks() -
     first = min(job.held(B))
     job.move(first, B, A)
     job.release(B)
-    job.data.news.clear()
+    job.data.take_news()
     job.enrol(B_AGAIN, 50, shares=True)
     assert first in job.held(A) and job.plan.points == 40 + 1 + 50 + 40
-    (news,) = job.data.news
+    (news,) = job.data.take_news()
     expected = {"name": "b", "points": 50, "before": 40, "kept": 1}
     assert (news.code, news.fields) == ("data-replaced-partly", expected)
     recorded = {chunk.holder for chunk in job.plan.recorded({})}
@@ -258,11 +257,11 @@ def test_old_points_are_not_visited_if_their_owner_does_not_share_its_new_points
         for chunk in job.held(holder) - {first}:
             job.plan.commit(holder, (ChunkProgress(chunk, 2, 0),))
     before = job.plan.lease(A).number
-    job.data.news.clear()
+    job.data.take_news()
     replace_unshared(job)
     assert not {first} & job.held(A) and job.plan.lease(A).number > before
     assert job.plan.points == 40 + 50 + 40
-    assert [news.code for news in job.data.news] == ["data-partly-lost", "data-replaced"]
+    assert [news.code for news in job.data.take_news()] == ["data-partly-lost", "data-replaced"]
     assert not job.plan.commit(A, (ChunkProgress(first, 1, 0),)), "a visit in flight"
     job.release(A)
     assert job.plan.chunks[first].holder is None and job.plan.points == 90

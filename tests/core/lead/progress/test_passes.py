@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polyrhythm.core.lead.data.plan import DataPlan
 from polyrhythm.core.lead.progress.learning import Passes, PassObjective
 from polyrhythm.wire.messages import ChunkProgress, ContributionReport, Trailer
+from tests.core.lead.data.plans import plan_of
 
 POINTS = 100
 
@@ -158,7 +158,7 @@ def test_half_a_pass_is_enough_for_a_last_check(points: int, due: bool) -> None:
 @given(st.data())
 def test_every_check_covers_a_full_pass_whoever_visits_the_points(data: st.DataObject) -> None:
     """Compare with a plain list of all visits, for workers of any speed that join and leave."""
-    plan = DataPlan(POINTS, 3, seed=0, epochs=None)
+    plan = plan_of(POINTS, 3, seed=0, epochs=None)
     members = [(worker, worker) for worker in range(3)]
     plan.share(members)
     passes, since, checked, before = Passes(), [], 0, None

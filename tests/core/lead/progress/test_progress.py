@@ -4,20 +4,15 @@ from typing import Any
 
 import pytest
 
-from polyrhythm.core.lead.data.sharing import Sharing
-from polyrhythm.core.lead.members.view import View
-from polyrhythm.core.lead.outbox import LeadOutbox
 from polyrhythm.core.lead.progress.progress import (
     IDLE_ROUNDS,
     CountedSteps,
-    JobProgress,
-    ProgressState,
     RoundEquivalents,
 )
-from polyrhythm.core.lead.servers.routing import RoutingTable
+from polyrhythm.core.lead.state import begin_state, connect
 from polyrhythm.core.machine import Effect, Reason
 from polyrhythm.core.record import Record, RecordedChunk, RecordedWorker
-from polyrhythm.core.sync.registry import traits_of
+from polyrhythm.core.seat import FIRST_SEAT
 from polyrhythm.observe.reasons import in_words
 from polyrhythm.wire.messages import ContributionReport, JobSpec, Progress, Trailer
 
@@ -25,16 +20,15 @@ from polyrhythm.wire.messages import ContributionReport, JobSpec, Progress, Trai
 class Job:
     def __init__(self, **job: object) -> None:
         spec = JobSpec(job="j", **job)
-        outbox = LeadOutbox(View(), RoutingTable(1, 64))
-        self.effects: list[Effect] = outbox.begin()
-        sharing = Sharing(spec, traits_of(spec.sync))
-        self.progress = JobProgress(ProgressState.begin(spec), spec, sharing, outbox)
+        parts = connect(spec, begin_state(spec), FIRST_SEAT)
+        self.effects: list[Effect] = parts.outbox.begin()
+        self.progress = parts.progress
         self.round = -1
         self.reason = Reason("none")
 
     def fold(self, code: str = "all-arrived", contributions: int = 1) -> Reason | None:
         for _ in range(contributions):
-            self.progress.count(Trailer(worker=0, report=ContributionReport(weight=1.0)), 1)
+            self.progress.count(Trailer(worker=0, report=ContributionReport(weight=1.0)), 1, 1)
         self.round, self.reason = self.round + 1, Reason(code, {"missing": [1]})
         return self.progress.on_folded(self.round, self.reason, 1)
 
@@ -74,7 +68,7 @@ def test_a_change_of_the_objective_within_a_pass_is_not_a_goal() -> None:
     job.fold("opened", 0)
     for round_ in range(1, 100):
         job.progress.count(
-            Trailer(worker=0, report=ContributionReport(weight=1.0, objective=1.0)), round_
+            Trailer(worker=0, report=ContributionReport(weight=1.0, objective=1.0)), 1, round_
         )
         assert job.fold("timer", 0) is None
 

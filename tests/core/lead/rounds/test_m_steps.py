@@ -7,6 +7,7 @@ from polyrhythm.core.lead.data.moves import How
 from polyrhythm.core.lead.data.plan import DataPlan
 from polyrhythm.core.lead.rounds.modes import MStepHold, SummedPoints
 from polyrhythm.wire.messages import ChunkProgress
+from tests.core.lead.data import plans
 
 A, B, C = (0, 1), (1, 2), (2, 3)
 
@@ -72,8 +73,7 @@ def test_a_job_without_a_data_set_is_not_held() -> None:
 
 
 def plan_of(*members: tuple[int, int]) -> DataPlan:
-    plan = DataPlan(60, len(members), 0, None, least=10)
-    plan.forgets = True
+    plan = plans.plan_of(60, len(members), least=10, forgets=True)
     plan.share(list(members))
     return plan
 
@@ -127,7 +127,7 @@ def test_points_that_move_with_their_memory_are_not_missing(arrived: bool) -> No
     plan = plan_of(A, B)
     visit(plan, A, 1)
     visit(plan, B, 1)
-    plan.begin([(plan.held_by(A)[0], A, B)], How.SENT, delivery=1)
+    plan.begin_moves([(plan.held_by(A)[0], A, B)], How.SENT, delivery=1)
     if arrived:
         plan.on_arrived(next(iter(plan.moves)))
         plan.on_confirmed(A, plan.lease(A).number)

@@ -11,9 +11,10 @@ still cut at every edge of a row group.
 import hashlib
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import TypeAlias
+
+import msgspec
 
 Holder: TypeAlias = tuple[int, int]
 """A worker and its incarnation."""
@@ -21,8 +22,7 @@ WantedMove: TypeAlias = tuple[int, Holder, Holder]
 """A chunk that is to move, its holder, and its next holder."""
 
 
-@dataclass(slots=True)
-class Chunk:
+class Chunk(msgspec.Struct):
     first: int
     last: int
     holder: Holder | None = None
@@ -68,8 +68,7 @@ def missing_points(chunks: Iterable[Chunk], members: Collection[Holder]) -> int:
     return missing
 
 
-@dataclass(slots=True)
-class HeldPoints:
+class HeldPoints(msgspec.Struct):
     """The points of all chunks of a member, how many visits they had, and how many visits are left
     until the end of the last pass (None: there is no last pass)."""
 

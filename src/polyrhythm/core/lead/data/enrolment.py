@@ -1,92 +1,201 @@
-"""The data sets that members announce: why one is refused, and the plan that the first one makes.
+"""Members announce their data sets: why one is refused, and the plan that the first one makes.
 
 *The data sets of all members must have the same length, and their fingerprints must be alike, unless
-every member has a data set of its own (`private.py`).*
+every member has a data set of its own (`private.py`). A job that resumes with private data waits for a
+while after its first round has opened: until then, data sets of the checkpoint can come back.*
 """
+
+import msgspec
 
 from polyrhythm.core.batches import too_few
 from polyrhythm.core.fingerprints import difference
 from polyrhythm.core.kinds import keeps_rows
 from polyrhythm.core.lead.data.chunks import least_of_whole
+from polyrhythm.core.lead.data.migration import Migration
 from polyrhythm.core.lead.data.plan import CHUNKS_TO_BALANCE, DataPlan
+from polyrhythm.core.lead.data.private import PrivateData
 from polyrhythm.core.lead.members.view import Member, View
 from polyrhythm.core.machine import Reason
-from polyrhythm.core.record import Record
+from polyrhythm.core.record import Record, RecordedChunk
 from polyrhythm.wire.messages import Enrol, JobSpec
 
 
+class EnrolmentState(msgspec.Struct):
+    record: Record | None = None
+    """The record of the checkpoint from which the job resumes; None if the job does not resume, or if
+    the record has no data set."""
+    fingerprint: str = ""
+    """The fingerprint of the first data set that has one."""
+    first: str = ""
+    """The name of the member with that data set."""
+    wake_ns: int | None = None
+    """Until when the passes wait for private data sets of the checkpoint; None if they do not wait."""
+
+
 class Enrolment:
-    def __init__(self, job: JobSpec, *, balances: bool) -> None:
-        """`balances`: chunks move from slow members to fast ones, so many small chunks are needed."""
-        self.seed = job.seed
-        self.record: Record | None = None
-        """The record of the checkpoint from which the job resumes; None if the job does not resume,
-        or if the record has no data set."""
-        self._epochs = job.epochs
+    def __init__(
+        self,
+        state: EnrolmentState,
+        job: JobSpec,
+        view: View,
+        plan: DataPlan,
+        migration: Migration,
+        private: PrivateData | None,
+    ) -> None:
+        """`private`: None if all members have the same data set."""
+        self._state = state
         self._min_batch = job.min_batch
         self._whole_chunks = keeps_rows(job.kind)
-        self._balances = balances
-        self._data = self._first = ""
-        """The fingerprint of the first data set that has one, and the name of its member."""
+        self._view = view
+        self._plan = plan
+        self._migration = migration
+        self._private = private
 
     def resume(self, record: Record) -> None:
         """Continue with the data plan of this record, as soon as a member announces its data set."""
-        self.seed = record.seed
-        self.record = record if record.points else None
+        self._plan.seed = record.seed
+        self._state.record = record if record.points else None
 
-    def too_small(self, name: str, points: int) -> Reason | None:
-        """Why a data set with this many points is too small for a batch; None if it is large enough."""
-        if points < 1:
-            return Reason("data-empty", {"name": name})
-        if too_few(points, self._min_batch):
-            least = self._min_batch
-            return Reason("data-too-small", {"name": name, "points": points, "least": least})
+    def recorded(self) -> tuple[RecordedChunk, ...]:
+        """The chunks as a checkpoint records them, at the end of the fold that is just over."""
+        record = self._state.record
+        if not self._plan.begun:
+            return () if record is None else record.chunks
+        return self._plan.recorded({member.key: member.name for member in self._view.members()})
+
+    # -- a data set is announced ---------------------------------------------------------------
+
+    def on_enrol(self, message: Enrol, member: Member) -> Reason | None:
+        """A member announces a data set. Returns why it is refused; None if it is accepted."""
+        fault = self._too_small(message, member)
+        if fault is None and self._private is not None:
+            fault = self._enrol_private(message, member, self._private)
+        elif fault is None:
+            fault = self._enrol_common(message, member)
+        if fault is not None:
+            return fault
+        member.enrolled = True
+        if message.listens is not None:
+            self._migration.on_listening(member.key, member.name, message.listens)
         return None
 
-    def least(self, message: Enrol) -> int:
+    def _too_small(self, message: Enrol, member: Member) -> Reason | None:
+        points = message.points
+        if points < 1:
+            return Reason("data-empty", {"name": member.name})
+        if too_few(points, self._min_batch):
+            least = self._min_batch
+            return Reason("data-too-small", {"name": member.name, "points": points, "least": least})
+        return None
+
+    def _least(self, message: Enrol) -> int:
         """The fewest points of a chunk, so that each chunk has enough points for a batch."""
         return min(self._min_batch, message.batch or self._min_batch)
 
-    def other_length(self, name: str, points: int, plan: DataPlan | None) -> Reason | None:
-        """Why a data set with this many points does not fit the plan, or the checkpoint if there is no
-        plan yet; None if it fits."""
-        if plan is not None:
-            return unexpected("data-differs", name, points, plan.points)
-        if self.record is not None:
-            code = "data-differs-from-checkpoint"
-            return unexpected(code, name, points, self.record.points)
-        return None
+    # -- all members have the same data set ----------------------------------------------------
 
-    def unlike(self, member: Member, message: Enrol) -> Reason | None:
+    def _enrol_common(self, message: Enrol, member: Member) -> Reason | None:
+        record = self._state.record
+        if self._plan.begun:
+            fault = _unexpected("data-differs", message, member, self._plan.points)
+        elif record is not None:
+            fault = _unexpected("data-differs-from-checkpoint", message, member, record.points)
+        else:
+            fault = None
+        if fault is not None:
+            return fault
+        if not self._plan.begun:
+            self._begin(message)
+        return self._unlike(message, member)
+
+    def _begin(self, message: Enrol) -> None:
+        """Make the plan, because the first data set is announced."""
+        plan, record, whole = self._plan, self._state.record, self._whole_chunks
+        members = plan.members = self._view.entered()
+        if record is not None:
+            named = {each.name: each.key for each in self._view.members() if each.entered}
+            plan.resume(record, named, message.groups, permuted=whole)
+        else:
+            least, fewest = (
+                self._least(message),
+                CHUNKS_TO_BALANCE if self._migration.balances else 1,
+            )
+            if whole:
+                least = max(least, least_of_whole(message.points, len(members), fewest))
+            sizes = (message.points, len(members), least, fewest)
+            plan.begin(*sizes, message.groups, permuted=whole)
+            plan.share(members)
+        self._migration.bound_copies(len(members))
+
+    def _unlike(self, message: Enrol, member: Member) -> Reason | None:
         """Why the data set of this member cannot be that of the others; None if it can. *A member may
         announce other values of its points later: the others are not there yet.*"""
-        differs = difference(self._data, message.data)
+        state = self._state
+        differs = difference(state.fingerprint, message.data)
         if not member.enrolled and differs is not None:
-            fields = {"name": member.name, "first": self._first, "differs": differs}
+            fields = {"name": member.name, "first": state.first, "differs": differs}
             return Reason("data-unlike", fields)
-        if not self._data:
-            self._data, self._first = message.data, member.name
+        if not state.fingerprint:
+            state.fingerprint, state.first = message.data, member.name
         return None
 
-    def make_plan(self, message: Enrol, view: View) -> DataPlan:
-        """The plan of a data set that all members have."""
-        groups, whole = message.groups, self._whole_chunks
-        if self.record is not None:
-            named = {each.name: each.key for each in view.members() if each.entered}
-            return DataPlan.resumed(self.record, self._epochs, named, groups, permuted=whole)
-        members, least = view.entered(), self.least(message)
-        fewest = CHUNKS_TO_BALANCE if self._balances else 1
-        if whole:
-            least = max(least, least_of_whole(message.points, len(members), fewest))
-        numbers = (message.points, len(members), self.seed, self._epochs, least, fewest)
-        plan = DataPlan(*numbers, groups, permuted=whole)
-        plan.share(members)
-        return plan
+    # -- private data --------------------------------------------------------------------------
+
+    def _enrol_private(self, message: Enrol, member: Member, private: PrivateData) -> Reason | None:
+        record = self._state.record
+        if not self._plan.begun and record is not None:
+            private.resume(record)
+            self._plan.begin_again()
+            self.expect_members()
+        own = private.points_of(member.key)
+        if own is not None and own != message.points:
+            return _unexpected("data-changed", message, member, own)
+        private.enrol(
+            member.name,
+            member.key,
+            message.points,
+            self._least(message),
+            message.data,
+            shares=message.shares,
+        )
+        self._migration.bound_copies(len(private.data_sets))
+        if not message.shares:
+            self._migration.withdraw(private.withdrawn(member.key), member.key)
+            private.drop_unshared(member.key)
+        return None
+
+    def on_opened(self, until_ns: int) -> None:
+        """The first round opens. Data sets of a checkpoint can come back until this time."""
+        if self._private is not None and self._state.record is not None:
+            self._state.wake_ns = until_ns
+        self.expect_members()
+
+    def expect_members(self) -> None:
+        """Private data, in a job that resumes: from the opening of its first round on, only the data
+        sets of members can come back in time."""
+        if self._private is not None and self._view.specs():
+            self._private.expect({member.name for member in self._view.members()})
+
+    @property
+    def wake_ns(self) -> int | None:
+        return self._state.wake_ns
+
+    def exclude_time(self, paused_ns: int, now_ns: int) -> None:
+        """Extend the deadline by the time in which the lead was paused."""
+        if self._state.wake_ns is not None:
+            self._state.wake_ns += paused_ns
+
+    def on_time(self, now_ns: int) -> None:
+        """Do not wait for data sets of a checkpoint any longer, if it is time."""
+        wake_ns = self._state.wake_ns
+        if self._private is not None and wake_ns is not None and now_ns >= wake_ns:
+            self._state.wake_ns = None
+            self._private.stop_waiting()
 
 
-def unexpected(code: str, name: str, points: int, expected: int) -> Reason | None:
+def _unexpected(code: str, message: Enrol, member: Member, expected: int) -> Reason | None:
     """Why a data set is refused that has another number of points than expected; None if it has that
     number. `code`: what it was compared with."""
-    if points == expected:
+    if message.points == expected:
         return None
-    return Reason(code, {"name": name, "points": points, "expected": expected})
+    return Reason(code, {"name": member.name, "points": message.points, "expected": expected})

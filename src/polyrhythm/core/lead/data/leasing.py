@@ -1,13 +1,17 @@
 """The events about data: members announce data sets, points arrive, leases are confirmed, chunks move.
 
-*The parts of the data plan mark the members whose leases have changed. The new leases leave the lead at
-the end of the event, in one place: `Leasing._send`.*
+*The chunks of a member that left are leased to others only when every server knows that this member
+left: its contributions may count until then.*
+
+*The parts of the data plan mark the members whose leases have changed. The new leases leave the lead in
+one place, `Leasing._send`. A handler calls it before it calls a member back or releases it, because a
+member must have its lease before it goes on.*
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 
-import msgspec
-
+from polyrhythm.core.lead.data.chunks import Holder
+from polyrhythm.core.lead.data.moves import shared_again
 from polyrhythm.core.lead.members.view import Member
 from polyrhythm.core.lead.parts import Parts
 from polyrhythm.core.lead.rounds.modes import Mode
@@ -20,29 +24,34 @@ from polyrhythm.wire import messages as m
 class Leasing:
     def __init__(self, parts: Parts, mode: Mode) -> None:
         self._mode = mode
-        self._job = parts.job
         self._view = parts.view
-        self._sharing = parts.sharing
+        self._plan = parts.plan
+        self._private = parts.private
+        self._migration = parts.migration
+        self._balancing = parts.balancing
+        self._enrolment = parts.enrolment
         self._outbox = parts.outbox
         self._progress = parts.progress
         self._ending = parts.ending
         self._stopping = parts.stopping
 
+    # -- members -------------------------------------------------------------------------------
+
     def on_enrol(self, message: m.Enrol, member: Member, now_ns: int) -> Reason | None:
         """A member announces a data set: give it a lease of chunks. Returns why the data set is
         refused; None if it is accepted."""
-        first = not self._sharing.begun
-        if first or self._job.data_private:
-            whose: dict[str, object] = {}
-            if self._job.data_private:
-                whose = {"name": member.name, "shares": message.shares}
+        first = not self._plan.begun
+        if self._private is not None:
+            whose = {"name": member.name, "shares": message.shares}
             self._outbox.note("data", points=message.points, batch=message.batch, **whose)
-        lease = self._sharing.on_enrol(member, message, self._view)
-        if isinstance(lease, Reason):
-            return lease
-        self._outbox.lease(member, lease)
+        elif first:
+            self._outbox.note("data", points=message.points, batch=message.batch)
+        fault = self._enrolment.on_enrol(message, member)
+        if fault is not None:
+            return fault
+        self._lease(member)
         self._send(now_ns)
-        choice = self._sharing.migrate
+        choice = self._migration.choice
         if first and choice.mode != OFF:
             self._outbox.note("migration", mode=choice.mode, **choice.reason.noted())
         self._note_news()
@@ -50,60 +59,123 @@ class Leasing:
 
     def on_delivered(self, message: m.Delivered, member: Member, now_ns: int) -> None:
         """A member has received the points of a chunk, or a delivery has failed."""
-        if message.fault is not None:
-            message = msgspec.structs.replace(message, fault=plain_reason(message.fault))
-        self._sharing.on_delivered(member, message)
+        delivery = (member.key, message.chunk, message.number)
+        if message.fault is None:
+            self._migration.on_arrived(*delivery, message.nbytes)
+        else:
+            self._migration.on_failed(*delivery, plain_reason(message.fault))
+        self._migration.settle()
         self._send(now_ns)
         self._progress.note_moves()
+
+    # -- contributions -------------------------------------------------------------------------
+
+    def commit(self, holder: Holder, report: m.ContributionReport, *, ahead: bool) -> int:
+        """Record the progress that this member reports with a contribution; returns the number of
+        points visited. `ahead`: see `DataPlan.commit`."""
+        if not self._plan.begun:
+            return int(report.weight) if report.visited < 0 else report.visited
+        points = self._plan.commit(holder, report.progress, ahead=ahead)
+        if self._balancing is not None:
+            self._balancing.speeds.visited(holder, points)
+        return points
 
     def on_confirmed(self, member: Member, number: int, now_ns: int) -> None:
         """A member has contributed or abstained under the lease with this number."""
-        self._sharing.on_confirmed(member, number)
-        self._send(now_ns)
-        self._progress.note_moves()
+        if self._migration.unconfirmed:
+            self._migration.on_confirmed(member.key, number)
+            self._migration.settle()
+            self._send(now_ns)
+            self._progress.note_moves()
 
-    def lose(self, removed: Collection[tuple[int, int]]) -> None:
-        """Every server knows that these members were removed."""
-        self._sharing.lose(removed)
+    def waits(self, member: Member, number: int) -> bool:
+        """A member has no points to visit under lease `number`. Returns True if it waits for points
+        that move (`--migrate blocking`), and False if it has visited all of its points."""
+        return self._migration.waits(member.key) or self.is_outdated(member, number)
 
-    def on_folded(self, removed: Iterable[tuple[int, int]], now_ns: int) -> None:
+    def is_outdated(self, member: Member, number: int) -> bool:
+        """Whether the member has a later lease than `number` with chunks in it."""
+        later = member.enrolled and self._plan.numbers.get(member.key, 0) > number
+        return later and bool(self._migration.lease(member.key).chunks)
+
+    # -- folds ---------------------------------------------------------------------------------
+
+    def on_folded(self, removed: Collection[Holder], now_ns: int) -> None:
         """A round is folded, and every server knows that the members in `removed` have left.
         Distribute the chunks again, and balance the passes. *Members get their leases before they are
         released for the next round.*"""
         ends = self._stopping.goal is not None
-        self._sharing.share_again(self._view, removed, ends=ends)
+        if self._plan.begun:
+            self.share_again(removed, ends=ends)
         self._send(now_ns)
         self._progress.note_moves()
         self._note_news()
         if ends:
-            self._sharing.end_moves()
+            self._migration.call_off()
         else:
             self._balance(now_ns)
         self._send(now_ns)
         self._progress.note_moves()
 
+    def share_again(self, gone: Collection[Holder], *, ends: bool = False) -> None:
+        """Every server knows the view, in which the members in `gone` are missing: share the chunks
+        again. `ends`: a job of kind statistics has reached its goal. Members that have joined then
+        get no chunks of other members, because the sum would lack the points of a chunk that moves."""
+        plan, migration = self._plan, self._migration
+        self._enrolment.expect_members()
+        if gone or self._private is not None:
+            plan.release(gone, migration.copies)
+        before = plan.members
+        if gone or not ends:
+            plan.members = self._view.entered()
+        migration.forget(gone)
+        migration.settle()
+        if plan.members != before and plan.ownership.distributes:
+            migration.cancel(shared_again(len(plan.members)))
+            plan.share(plan.members)
+        migration.activate_copies()
+
     def _balance(self, now_ns: int) -> None:
-        round_s = self._sharing.round_s
-        if round_s is None or self._ending.begun:
+        """Move chunks from slow members to fast ones, if otherwise some chunks would be visited more
+        often than others."""
+        balancing = self._balancing
+        if balancing is None or not self._plan.begun or self._ending.begun:
             return
+        round_s = balancing.speeds.round_s
         remaining_s = self._progress.remaining_s(self._mode.done, round_s, now_ns)
-        for moved in self._sharing.balance(self._view, remaining_s, now_ns):
+        members = [(each.key, each.resting) for each in self._view.members() if each.entered]
+        for moved in balancing.on_folded(members, remaining_s, now_ns):
             numbers = {"moved": moved.chunks, "points": moved.points}
             self._outbox.note("chunks", **numbers, **moved.reason.noted())
 
+    # -- time ----------------------------------------------------------------------------------
+
     def on_time(self, now_ns: int) -> None:
         """Private data: do not wait any longer for workers that were there before a resume."""
-        self._sharing.on_time(now_ns)
+        self._enrolment.on_time(now_ns)
         self._note_news()
 
+    # -- what leaves the lead ------------------------------------------------------------------
+
     def _send(self, now_ns: int) -> None:
-        """Send the leases that have changed. This is the only place from which they leave the lead."""
-        for member, lease in self._sharing.take_leases(self._view):
-            self._outbox.lease(member, lease)
-            if lease.chunks or lease.sends:
-                self._mode.call_back(member, now_ns)
+        """Send the leases that have changed to the members that have announced their data sets."""
+        for worker, incarnation in sorted(self._plan.take_changed()):
+            member = self._view.get(worker, incarnation)
+            if member is not None and member.enrolled:
+                lease = self._lease(member)
+                if lease.chunks or lease.sends:
+                    self._mode.call_back(member, now_ns)
+
+    def _lease(self, member: Member) -> m.Leased:
+        """Send a member its lease."""
+        lease = self._migration.lease(member.key)
+        self._migration.on_leased(lease)
+        self._plan.on_leased(member.key)
+        self._outbox.lease(member, lease)
+        return lease
 
     def _note_news(self) -> None:
         """Write to the journal whose data sets are lost, or are back."""
-        for news in self._sharing.take_news():
-            self._outbox.note("data-set", **news.noted())
+        if self._private is not None:
+            for news in self._private.take_news():
+                self._outbox.note("data-set", **news.noted())

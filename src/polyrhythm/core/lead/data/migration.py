@@ -32,6 +32,7 @@ from polyrhythm.core.lead.data.moves import (
 )
 from polyrhythm.core.lead.data.plan import DataPlan
 from polyrhythm.core.machine import Reason
+from polyrhythm.core.migration import BLOCKING, DELIVERING, OFF, MigrationChoice
 from polyrhythm.errors import InvariantBroken
 from polyrhythm.wire.messages import Address, ChunkSend, Leased
 
@@ -102,17 +103,33 @@ class Synchronous:
         return not settled
 
 
+def _travel_of(choice: MigrationChoice, *, forgets: bool) -> Travel:
+    """`forgets`: see `DataPlan`."""
+    if choice.mode == BLOCKING:
+        return Synchronous()
+    if choice.mode in DELIVERING:
+        return Concurrent()
+    # with kind statistics, a version lacks points whose lease has moved, until they are visited
+    return Concurrent(sends=False, evens_passes=not forgets)
+
+
+class CopiesState(msgspec.Struct):
+    held: dict[Holder, dict[int, None]] = {}
+    """Per member, the chunks of which it has a copy, the oldest one first."""
+    share_points: int = 0
+    """How many points a worker's first share has."""
+    point_nbytes: float = 0.0
+    """The mean size of a point; 0 until a delivery has arrived."""
+
+
 class InactiveCopies:
-    def __init__(self, plan: DataPlan, most_nbytes: int | None) -> None:
+    def __init__(self, state: CopiesState, plan: DataPlan, most_nbytes: int | None) -> None:
         """`most_nbytes`: how many bytes the copies of one worker may have. If None, they may have as
         many points as a worker's first share."""
+        self._state = state
+        self._held = state.held
         self._plan = plan
         self._most_nbytes = most_nbytes
-        self._held: dict[Holder, dict[int, None]] = {}
-        """Per member, the chunks of which it has a copy, the oldest one first."""
-        self._share_points = 0
-        self.point_nbytes = 0.0
-        """The mean size of a point; 0 until a delivery has arrived."""
 
     @property
     def held(self) -> Mapping[Holder, Collection[int]]:
@@ -121,14 +138,18 @@ class InactiveCopies:
 
     def bound(self, members: int) -> None:
         """Let the copies have as many points as the share of one of this many members."""
-        self._share_points = -(-self._plan.points // max(1, members))
+        self._state.share_points = -(-self._plan.points // max(1, members))
+
+    def measure(self, chunk: int, nbytes: int) -> None:
+        """The points of this chunk have arrived; they have this many bytes."""
+        self._state.point_nbytes = nbytes / max(1, self._plan.chunks[chunk].points)
 
     @property
     def most_points(self) -> int:
         """How many points the copies of one member may have in all."""
-        if self._most_nbytes is None or not self.point_nbytes:
-            return self._share_points
-        return int(self._most_nbytes / self.point_nbytes)
+        if self._most_nbytes is None or not self._state.point_nbytes:
+            return self._state.share_points
+        return int(self._most_nbytes / self._state.point_nbytes)
 
     def of(self, holder: Holder) -> tuple[int, ...]:
         return tuple(self._held.get(holder, ()))
@@ -193,8 +214,7 @@ class InactiveCopies:
                     )
 
 
-@dataclass(frozen=True, slots=True)
-class PointsReceiver:
+class PointsReceiver(msgspec.Struct, frozen=True):
     """A member that can receive points: its name, its address, and the number of the last delivery
     before it could."""
 
@@ -203,36 +223,54 @@ class PointsReceiver:
     earlier: int
 
 
+class MigrationState(msgspec.Struct):
+    copies: CopiesState = msgspec.field(default_factory=CopiesState)
+    deliveries: int = 0
+    """How many deliveries have begun. Deliveries are numbered."""
+    barred: set[tuple[Holder, Holder]] = set()
+    """Pairs of a source and a target between which points cannot be sent."""
+    receivers: dict[Holder, PointsReceiver] = {}
+    """The members that can receive points."""
+    without_memory: set[Holder] = set()
+    """The members that have reported that they have no memory for further points."""
+    unadded: dict[int, int] = {}
+    """Kind statistics: the chunks that have moved together with the memory of their points, and that
+    may be missing from the sum. The old holder has subtracted the points, and the new holder adds
+    them when it takes a lease with the chunk. *So the points are in the sum when the new holder has
+    contributed under such a lease*: per chunk, the number of the first one that was sent (0 if none
+    was sent yet)."""
+    counts: EndedCounts = msgspec.field(default_factory=EndedCounts)
+    over: bool = False
+    """Whether the job is over. If so, all moves are in the journal already."""
+
+
 class Migration:
     def __init__(
-        self, plan: DataPlan, travel: Travel, copies_nbytes: int | None = None, *, members: int = 1
+        self,
+        state: MigrationState,
+        plan: DataPlan,
+        choice: MigrationChoice,
+        copies_nbytes: int | None = None,
     ) -> None:
-        """`copies_nbytes`: the most bytes of a worker's inactive copies (None: as many points as a
-        worker's first share has). `members`: the number of members for which the plan was made. *With
-        kind statistics no copies are kept, because the memory of the points must always be sent.*"""
+        """`choice`: how chunks move. `copies_nbytes`: the most bytes of a worker's inactive copies
+        (None: as many points as a worker's first share has). *With kind statistics no copies are kept,
+        because the memory of the points must always be sent.*"""
+        self._state = state
         self._plan = plan
-        self._travel = travel
-        self._copies = InactiveCopies(plan, copies_nbytes)
-        self._copies.bound(members)
-        self._deliveries = 0
-        """How many deliveries have begun. Deliveries are numbered."""
-        self._barred: set[tuple[Holder, Holder]] = set()
-        """Pairs of a source and a target between which points cannot be sent."""
-        self._receivers: dict[Holder, PointsReceiver] = {}
-        """The members that can receive points."""
-        self._without_memory: set[Holder] = set()
-        """The members that have reported that they have no memory for further points."""
-        self._unadded: dict[int, int] = {}
-        """Kind statistics: the chunks that have moved together with the memory of their points, and that
-        may be missing from the sum. The old holder has subtracted the points, and the new holder adds
-        them when it takes a lease with the chunk. *So the points are in the sum when the new holder has
-        contributed under such a lease*: per chunk, the number of the first one that was sent (0 if none
-        was sent yet)."""
-        self._counts = EndedCounts()
-        self._over = False
-        """Whether the job is over. If so, all moves are in the journal already."""
+        self.choice = choice
+        self._travel = _travel_of(choice, forgets=plan.forgets)
+        self._copies = InactiveCopies(state.copies, plan, copies_nbytes)
+        self._receivers = state.receivers
+        self._without_memory = state.without_memory
+        self._unadded = state.unadded
+        self._counts = state.counts
 
     # -- queries -------------------------------------------------------------------------------
+
+    @property
+    def balances(self) -> bool:
+        """Whether chunks move from slow members to fast ones."""
+        return self.choice.mode != OFF
 
     @property
     def copies(self) -> Mapping[Holder, Collection[int]]:
@@ -276,7 +314,7 @@ class Migration:
 
     def reaches(self, source: Holder, target: Holder) -> bool:
         """Whether chunks can move from `source` to `target`."""
-        return bool(self.receivers((target,))) and (source, target) not in self._barred
+        return bool(self.receivers((target,))) and (source, target) not in self._state.barred
 
     def _in_flight(self) -> dict[int, ChunkMove]:
         """The moves whose points are sent, in the order in which they began."""
@@ -292,13 +330,13 @@ class Migration:
 
     # -- members -------------------------------------------------------------------------------
 
-    def on_enrolled(self, members: int) -> None:
-        """Private data: the plan has the data sets of this many members now."""
+    def bound_copies(self, members: int) -> None:
+        """Let a member keep copies of as many points as the share of one of this many members."""
         self._copies.bound(members)
 
     def on_listening(self, holder: Holder, name: str, address: Address) -> None:
         """The member receives points at this address."""
-        earlier = self._deliveries
+        earlier = self._state.deliveries
         if (before := self._receivers.get(holder)) is not None:
             earlier = before.earlier
         self._receivers[holder] = PointsReceiver(name, address, earlier)
@@ -313,7 +351,8 @@ class Migration:
             self._copies.forget(member)
             self._without_memory.discard(member)
             self._receivers.pop(member, None)
-        self._barred = {pair for pair in self._barred if not left & set(pair)}
+        barred = self._state.barred
+        self._state.barred = {pair for pair in barred if not left & set(pair)}
         for chunk in [each for each in self._unadded if self._plan.chunks[each].holder is None]:
             del self._unadded[chunk]
 
@@ -327,9 +366,9 @@ class Migration:
         """Begin or queue these moves, which the balance has chosen. Returns those whose source can send
         points to the target."""
         if not self._travel.sends:
-            self._plan.begin(wanted, How.LEASE)
+            self._plan.begin_moves(wanted, How.LEASE)
             return list(wanted)
-        found = [each for each in wanted if each[1:] not in self._barred]
+        found = [each for each in wanted if each[1:] not in self._state.barred]
         for index, source, target in found:
             self._plan.queue(ChunkMove(index, source, target, How.SENT))
         self._begin_queued()
@@ -352,11 +391,11 @@ class Migration:
             elif not plan.ownership.may_move(index, source, target, sent=not there):
                 plan.remove_queued(move, Reason("move-not-shared", pair(source, target)))
             elif there:
-                plan.begin([wanted], How.COPY)
+                plan.begin_moves([wanted], How.COPY)
             elif window is None or of_source.get(source, 0) < window:
-                self._deliveries += 1
+                self._state.deliveries += 1
                 of_source[source] = of_source.get(source, 0) + 1
-                plan.begin([wanted], How.SENT, self._deliveries)
+                plan.begin_moves([wanted], How.SENT, self._state.deliveries)
         plan.renew_existing(self._travel.waiting(self._in_flight().values()))
 
     # -- moves go on and end -------------------------------------------------------------------
@@ -366,7 +405,7 @@ class Migration:
         move = self._in_flight().get(chunk)
         if move is None or move.delivery != number or move.target != sender:
             return
-        self._copies.point_nbytes = nbytes / max(1, self._plan.chunks[chunk].points)
+        self._copies.measure(chunk, nbytes)
         self._plan.on_arrived(chunk)
 
     def on_failed(self, sender: Holder, chunk: int, number: int, fault: Reason) -> None:
@@ -377,13 +416,13 @@ class Migration:
         if sender == move.target:
             self._without_memory.add(sender)
         elif sender == move.source:
-            self._barred.add((sender, move.target))
+            self._state.barred.add((sender, move.target))
         else:
             return
         stay = {
             index
             for index, other in self._in_flight().items()
-            if other.target == sender or (other.source, other.target) in self._barred
+            if other.target == sender or (other.source, other.target) in self._state.barred
         }
         about = pair(move.source, move.target)
         self._stop(stay, Reason(fault.code, {**fault.fields, **about}))
@@ -396,12 +435,12 @@ class Migration:
             if self._plan.chunks[chunk].holder == holder and 0 < first <= number:
                 del self._unadded[chunk]
 
-    def settle(self, members: Collection[Holder]) -> None:
+    def settle(self) -> None:
         """Leases were confirmed, points arrived, or members left: see which moves have ended, and
-        begin the next ones. `members`: the members of the job."""
+        begin the next ones."""
         ended = [move for move in self._plan.ended if move.how is How.SENT and move.reason is None]
         before = self._travel.waiting([*self._in_flight().values(), *ended])
-        self._count_ended(members)
+        self._count_ended()
         self._begin_queued()
         now = self._travel.waiting(self._in_flight().values())
         self._plan.renew_existing(before - now)
@@ -431,7 +470,7 @@ class Migration:
         renewed |= {in_flight[index].target for index in chunks}
         self._plan.take_back(chunks, reason)
         for move in self._queued():
-            barred = (move.source, move.target) in self._barred
+            barred = (move.source, move.target) in self._state.barred
             if queued or barred or move.target in self._without_memory:
                 self._plan.remove_queued(move, reason)
         self._plan.renew_existing(renewed)
@@ -461,28 +500,28 @@ class Migration:
                 returned.append((index, holder, owner))
                 if present is not None:
                     present.reason = reason
-        plan.begin(returned, How.RETURNED)
+        plan.begin_moves(returned, How.RETURNED)
 
     # -- the journal ---------------------------------------------------------------------------
 
-    def take_ended(self, members: Collection[Holder], *, last: bool) -> list[EndedMoves]:
+    def take_ended(self, *, last: bool) -> list[EndedMoves]:
         """The moves that have ended since the last call, for the journal. Complete moves are reported
         when nothing moves any more. `last`: the job is over, so moves that are not complete have ended
         too. *After a call with `last`, no moves are returned: what happens to chunks while the model is
         being saved does not count.*"""
-        self._count_ended(members)
-        if self._over:
+        self._count_ended()
+        if self._state.over:
             return []
-        self._over = last
+        self._state.over = last
         moves = self._plan.moves.values()
         for move in sorted(moves, key=_order_at_end) if last else ():
             self._count(move, JOB_ENDS)
         busy = any(move.how in ORDERED for move in moves)
         return self._counts.take(complete=last or not busy)
 
-    def _count_ended(self, members: Collection[Holder]) -> None:
+    def _count_ended(self) -> None:
         """Count the moves that have ended, and note what their members have now."""
-        ended, self._plan.ended = self._plan.ended, []
+        ended = self._plan.take_ended()
         for move in ended:
             if move.phase is MovePhase.COMPLETE:
                 self._on_complete(move)
@@ -490,7 +529,7 @@ class Migration:
             if move.phase is MovePhase.COMPLETE:
                 self._count(move, None)
             else:
-                self._count(move, move.reason or _why_kept(move, members))
+                self._count(move, move.reason or _why_kept(move, self._plan.members))
 
     def _on_complete(self, move: ChunkMove) -> None:
         self._copies.activate(move.target, move.chunk)
@@ -534,8 +573,8 @@ class Migration:
             sends=tuple(sends),
             copies=copies,
             arriving=tuple(move.chunk for move in in_flight if move.target == holder),
-            delivery=self._deliveries,
-            earlier=self._deliveries if receiver is None else receiver.earlier,
+            delivery=self._state.deliveries,
+            earlier=self._state.deliveries if receiver is None else receiver.earlier,
         )
 
     def _is_sent_by(self, holder: Holder, move: ChunkMove) -> bool:

@@ -8,8 +8,9 @@ leaves or cannot take the points, the chunk stays with its source.*
 for the journal how moves have ended.
 """
 
-from dataclasses import dataclass
 from enum import Enum, StrEnum
+
+import msgspec
 
 from polyrhythm.core.lead.data.chunks import Holder
 from polyrhythm.core.machine import Reason
@@ -70,8 +71,7 @@ TRANSITIONS: dict[MovePhase, tuple[MovePhase, ...]] = {
 arrived."""
 
 
-@dataclass(slots=True)
-class ChunkMove:
+class ChunkMove(msgspec.Struct):
     chunk: int
     source: Holder
     target: Holder
@@ -136,8 +136,7 @@ def shared_again(members: int) -> Reason:
     return Reason("move-shared-anew", {"members": members})
 
 
-@dataclass(slots=True)
-class EndedMoves:
+class EndedMoves(msgspec.Struct):
     """Moves that have ended. `reason`: None if they are complete; otherwise why the chunks stay
     where they are. `free`: how many of the chunks moved without sending their points."""
 
@@ -149,11 +148,11 @@ class EndedMoves:
     free: int = 0
 
 
-class EndedCounts:
+class EndedCounts(msgspec.Struct):
     """Counts the moves that have ended, until the journal gets them."""
 
-    def __init__(self) -> None:
-        self._ended: dict[tuple[int, int, str], EndedMoves] = {}
+    _ended: dict[tuple[int, int, str], EndedMoves] = {}
+    """Per source, target and code of the reason."""
 
     def count(self, move: ChunkMove, points: int, reason: Reason | None) -> None:
         """The move of a chunk with this many points is complete (`reason` is None), or has ended for

@@ -7,19 +7,19 @@ contribution counts.* Therefore a chunk moves to another member only when no con
 points can be in flight: its holder has contributed under a lease that does not contain the chunk,
 or every server knows that the holder was removed. `moves.py` has the phases of such a move.
 
-*Whatever changes a lease gives it a new number and marks its member in `DataPlan.changed`. The new
-leases are sent at the end of the event* (`leasing.py`).
-
-Progress in chunks that belongs to the next fold, and not to the one under way.
+*Whatever changes a lease gives it a new number and marks its member as changed. The handler of the
+event sends the new leases* (`leasing.py`).
 
 *A contribution that becomes complete after a fold was ordered belongs to the next fold. So the
 version of the ordered fold may lack the last visits of some chunks: neither a checkpoint of this
-version nor the end of the job may count these visits.*
+version nor the end of the job may count these visits* (`Ahead`).
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Protocol, TypeAlias
+
+import msgspec
 
 from polyrhythm.core.lead.data.chunks import (
     Chunk,
@@ -28,6 +28,7 @@ from polyrhythm.core.lead.data.chunks import (
     WantedMove,
     chunk_edges,
     dealt,
+    missing_points,
     quotas,
 )
 from polyrhythm.core.lead.data.moves import ChunkMove, How, MovePhase
@@ -41,10 +42,11 @@ Place: TypeAlias = tuple[int, int]
 """The passes over a chunk, and the cursor in the present pass."""
 
 
-class Ahead:
-    def __init__(self) -> None:
-        self._before: dict[int, Place] = {}
-        """Per chunk with progress that belongs to the next fold: its place before that progress."""
+class Ahead(msgspec.Struct):
+    """Progress in chunks that belongs to the next fold, and not to the one under way."""
+
+    _before: dict[int, Place] = {}
+    """Per chunk with such progress: its place before that progress."""
 
     def note(self, index: int, before: Place) -> None:
         """A contribution that belongs to the next fold reports progress in a chunk. `before`: the
@@ -165,88 +167,122 @@ class CommonData:
             raise InvariantBroken("the chunks overlap or leave a gap")
 
 
+class PlanState(msgspec.Struct):
+    seed: int
+    points: int = 0
+    """The number of points in the chunks that count; 0 until a member has announced a data set."""
+    members: list[Holder] = []
+    """The members among which the chunks were distributed."""
+    chunks: list[Chunk] = []
+    order: list[int] = []
+    """The chunks in the order in which they are shared; empty if that is the order of their
+    numbers."""
+    numbers: dict[Holder, int] = {}
+    changed: set[Holder] = set()
+    """The members whose leases have changed and have not been sent yet."""
+    held: dict[Holder, set[int]] = {}
+    moves: dict[int, ChunkMove] = {}
+    ended: list[ChunkMove] = []
+    """The moves that have ended, until `migration.py` has counted them."""
+    begun: int = 0
+    """How many moves have begun so far."""
+    counted: MinimumTracker[int] = msgspec.field(default_factory=MinimumTracker)
+    reports: int = 0
+    """How many reports of progress there were, over all chunks. Each report gets the next number."""
+    ahead: Ahead = msgspec.field(default_factory=Ahead)
+
+
 class DataPlan:
-    def __init__(
+    def __init__(self, state: PlanState, epochs: int | None, *, forgets: bool = False) -> None:
+        """`forgets`: whether a holder that gives a chunk up forgets what the points of the chunk have
+        added, unless it sends this memory to the next holder together with the points. True with
+        kind statistics."""
+        self._state = state
+        self.epochs = epochs
+        self.forgets = forgets
+        self.ownership: Ownership = CommonData(self)
+        self.chunks = state.chunks
+        self.numbers = state.numbers
+        """The number of the last lease of each member."""
+        self.held = state.held
+        """The chunks of each member, also those that are moving."""
+        self.moves = state.moves
+        """Per chunk that moves or is queued, its move: those that have begun in the order in which they
+        began, and those that are queued in the order in which they were queued."""
+        self.counted = state.counted
+        """The passes of each chunk that counts."""
+        self._ahead = state.ahead
+        self._unchecked = set(range(len(self.chunks)))
+        """The chunks that were changed since the last `check`."""
+
+    # -- the first data set is announced -------------------------------------------------------
+
+    @property
+    def begun(self) -> bool:
+        """Whether a member has announced a data set. Until then the plan has no chunks."""
+        return bool(self.chunks)
+
+    def begin(
         self,
         points: int,
         workers: int,
-        seed: int,
-        epochs: int | None,
         least: int = 1,
         fewest: int = 1,
         groups: Sequence[int] = (),
+        *,
         permuted: bool = False,
     ) -> None:
-        """`least`: the fewest points of a chunk, so that each chunk has enough points for a batch.
-        `fewest`: the fewest chunks, if there are enough points for them. `groups`: see
-        `chunk_edges`. `permuted`: whether chunks are shared in the order of `dealt`."""
+        """Cut a data set with this many points into chunks. `least`: the fewest points of a chunk, so
+        that each chunk has enough points for a batch. `fewest`: the fewest chunks, if there are enough
+        points for them. `groups`: see `chunk_edges`. `permuted`: whether chunks are shared in the order
+        of `dealt`."""
         self.points = points
-        self._seed = seed
-        self.epochs = epochs
-        self.forgets = False
-        """Whether a holder that gives a chunk up forgets what the points of the chunk have added,
-        unless it sends this memory to the next holder together with the points. True with kind
-        statistics."""
-        self.numbers: dict[Holder, int] = {}
-        """The number of the last lease of each member."""
-        self.changed: set[Holder] = set()
-        """The members whose leases have changed and have not been sent yet."""
-        self.ownership: Ownership = CommonData(self)
         count = max(1, min(points // least, max(fewest, CHUNKS_PER_WORKER * workers)))
-        edges = chunk_edges(points, count, least, workers, groups) if points else [0]
-        self.chunks = [Chunk(first, last) for first, last in pairwise(edges)]
-        self._order = dealt(edges[:-1], groups, seed) if permuted else range(len(self.chunks))
-        """The order in which chunks are shared."""
-        self.held: dict[Holder, set[int]] = {}
-        """The chunks of each member, also those that are moving."""
-        self.moves: dict[int, ChunkMove] = {}
-        """Per chunk that moves or is queued, its move: those that have begun in the order in which they
-        began, and those that are queued in the order in which they were queued."""
-        self.ended: list[ChunkMove] = []
-        """The moves that have ended, until `migration.py` has counted them."""
-        self._begun = 0
-        """How many moves have begun so far."""
-        self.counted: MinimumTracker[int] = MinimumTracker()
-        """The passes of each chunk that counts."""
-        for index in range(len(self.chunks)):
-            self.counted.put(index, 0)
-        self._changed = set(range(len(self.chunks)))
-        """The chunks that were changed since the last `check`."""
-        self._progress = 0
-        """How many reports of progress there were, over all chunks. Each report gets the next
-        number."""
-        self._ahead = Ahead()
+        edges = chunk_edges(points, count, least, workers, groups)
+        self.add_chunks(Chunk(first, last) for first, last in pairwise(edges))
+        self._count_all(groups, permuted=permuted)
 
-    @classmethod
-    def resumed(
-        cls,
+    def resume(
+        self,
         record: Record,
-        epochs: int | None,
         members: Mapping[str, Holder],
         groups: Sequence[int] = (),
+        *,
         permuted: bool = False,
-    ) -> "DataPlan":
-        """The data plan of a checkpoint. `members`: the present members by name. A member that held
+    ) -> None:
+        """Take the chunks of a checkpoint. `members`: the present members by name. A member that held
         chunks at the time of the cut gets them again, up to its share."""
-        plan = cls(record.points, 1, record.seed, epochs)
-        plan.chunks = [
-            Chunk(c.first, c.last, passes=c.passes, cursor=c.cursor) for c in record.chunks
-        ]
-        plan._order = range(len(plan.chunks))
-        if permuted:
-            plan._order = dealt([chunk.first for chunk in plan.chunks], groups, record.seed)
-        plan._changed = set(range(len(plan.chunks)))
-        plan.counted = MinimumTracker()
+        self.points = record.points
+        self.add_chunks(Chunk(each.first, each.last) for each in record.chunks)
+        self._count_all(groups, permuted=permuted)
         wanted: dict[Holder, list[int]] = {}
         for index, chunk in enumerate(record.chunks):
-            plan.counted.put(index, chunk.passes)
             if chunk.holder in members:
                 wanted.setdefault(members[chunk.holder], []).append(index)
-        for member, quota in quotas(len(plan.chunks), wanted, members.values()).items():
+        for member, quota in quotas(len(self.chunks), wanted, members.values()).items():
             for index in wanted.get(member, [])[:quota]:
-                plan.hand(index, member, remembered=False)
-        plan.share(list(members.values()))
-        return plan
+                self.hand(index, member, remembered=False)
+        self.share(list(members.values()))
+        # passes are set when all chunks have holders, because a new holder may begin a pass again
+        for index, each in enumerate(record.chunks):
+            self.chunks[index].passes, self.chunks[index].cursor = each.passes, each.cursor
+            self.counted.put(index, each.passes)
+        self.begin_again()
+
+    def add_chunks(self, chunks: Iterable[Chunk]) -> range:
+        """Add chunks to the plan; returns their numbers."""
+        first = len(self.chunks)
+        self.chunks += chunks
+        added = range(first, len(self.chunks))
+        self._unchecked.update(added)
+        return added
+
+    def _count_all(self, groups: Sequence[int], *, permuted: bool) -> None:
+        for index, chunk in enumerate(self.chunks):
+            self.counted.put(index, chunk.passes)
+        if permuted:
+            firsts = [chunk.first for chunk in self.chunks]
+            self._state.order = dealt(firsts, groups, self.seed)
 
     def share(self, members: list[Holder]) -> None:
         """Distribute all chunks evenly over `members`, in the given order, with as few moves as
@@ -256,7 +292,7 @@ class DataPlan:
             return
         held: dict[Holder, list[int]] = {member: [] for member in members}
         loose = []
-        for index in self._order:
+        for index in self._state.order or range(len(self.chunks)):
             due = self.due(index)
             if due in held and due is not None:
                 held[due].append(index)
@@ -275,6 +311,43 @@ class DataPlan:
         self._begin(wanted, How.SHARED)
 
     # -- queries -------------------------------------------------------------------------------
+
+    @property
+    def seed(self) -> int:
+        """The seed of the permutation of points: that of the job, or of the checkpoint from which the
+        job resumes."""
+        return self._state.seed
+
+    @seed.setter
+    def seed(self, seed: int) -> None:
+        self._state.seed = seed
+
+    @property
+    def points(self) -> int:
+        """The number of points in the chunks that count; 0 until a member has announced a data set."""
+        return self._state.points
+
+    @points.setter
+    def points(self, points: int) -> None:
+        self._state.points = points
+
+    @property
+    def members(self) -> list[Holder]:
+        """The members among which the chunks were distributed."""
+        return self._state.members
+
+    @members.setter
+    def members(self, members: list[Holder]) -> None:
+        self._state.members = members
+
+    def missing_points(self, members: Collection[Holder]) -> int:
+        """Kind statistics: how many points a sum over the rows of these members lacks."""
+        return missing_points(self.chunks, members)
+
+    def passes_of(self) -> dict[int, float]:
+        """The passes of each worker over its points."""
+        held = self.held_points(self.members)
+        return {key[0]: each.visits / each.points for key, each in held.items() if each.points}
 
     def moving(self, index: int) -> ChunkMove | None:
         """The move of this chunk, if it has begun."""
@@ -318,7 +391,7 @@ class DataPlan:
 
     # -- moves ---------------------------------------------------------------------------------
 
-    def begin(self, wanted: Iterable[WantedMove], how: How, delivery: int = 0) -> None:
+    def begin_moves(self, wanted: Iterable[WantedMove], how: How, delivery: int = 0) -> None:
         """Begin these moves. `delivery`: the number of the delivery, if the points must be sent."""
         self._begin([(index, target) for index, _, target in wanted], how, delivery)
 
@@ -340,18 +413,18 @@ class DataPlan:
             return member
         self._end(index, MovePhase.KEPT)
         move = self.moves.pop(index, None) or ChunkMove(index, chunk.holder, member, how)
-        self._begun += 1
-        move.how, move.delivery, move.began = how, delivery, self._begun
+        self._state.begun += 1
+        move.how, move.delivery, move.began = how, delivery, self._state.begun
         move.enter(MovePhase.ASKED)
         self.moves[index] = move
-        self._changed.add(index)
+        self._unchecked.add(index)
         return chunk.holder
 
     def _end(self, index: int, phase: MovePhase) -> None:
         """If the chunk is moving, its move is over."""
         if (move := self.moving(index)) is not None:
             move.enter(phase)
-            self.ended.append(self.moves.pop(index))
+            self.note_ended(self.moves.pop(index))
 
     def queue(self, move: ChunkMove) -> None:
         """Keep a move that begins later."""
@@ -363,7 +436,21 @@ class DataPlan:
         """Give up a move that has not begun."""
         move.enter(MovePhase.KEPT)
         move.reason = reason
-        self.ended.append(self.moves.pop(move.chunk))
+        self.note_ended(self.moves.pop(move.chunk))
+
+    def note_ended(self, move: ChunkMove) -> None:
+        """This move has ended, and is to be counted."""
+        self._state.ended.append(move)
+
+    @property
+    def ended(self) -> Sequence[ChunkMove]:
+        """The moves that have ended since the last `take_ended`."""
+        return self._state.ended
+
+    def take_ended(self) -> Sequence[ChunkMove]:
+        """The moves that have ended since the last call."""
+        ended, self._state.ended = self._state.ended, []
+        return ended
 
     def take_back(self, chunks: Iterable[int], reason: Reason) -> None:
         """End the moves of these chunks for this reason: the chunks stay with their holders."""
@@ -425,7 +512,7 @@ class DataPlan:
         back = ChunkMove(move.chunk, move.source, move.source, How.REGAINED, asked=move.asked)
         back.enter(MovePhase.ASKED)
         self.moves[move.chunk] = back
-        self._changed.add(move.chunk)
+        self._unchecked.add(move.chunk)
 
     def hand(self, index: int, member: Holder | None, *, remembered: bool) -> None:
         """Lease the chunk to `member`. If the chunk was moving, its move ends. `remembered`: whether
@@ -440,7 +527,7 @@ class DataPlan:
         chunk.holder = member
         if move is not None:
             self._end(index, MovePhase.COMPLETE if member == move.target else MovePhase.KEPT)
-        self._changed.add(index)
+        self._unchecked.add(index)
 
     def _forget(self, index: int) -> None:
         """Record that no member knows what the points of this chunk have added."""
@@ -448,7 +535,7 @@ class DataPlan:
             self.chunks[index].begin_again(self.epochs)
             if index in self.counted:
                 self.counted.put(index, self.chunks[index].passes)
-            self._changed.add(index)
+            self._unchecked.add(index)
 
     def lose(self, gone: Collection[Holder]) -> None:
         """The last version lacks the rows of these members: let their points be visited again."""
@@ -496,11 +583,11 @@ class DataPlan:
     # -- leases --------------------------------------------------------------------------------
 
     def renew(self, holders: Collection[Holder]) -> None:
-        """The leases of these members have changed: number them, and send them at the end of the
-        event."""
+        """The leases of these members have changed: number them. The handler of the event sends
+        them."""
         for holder in holders:
             self.numbers[holder] = self.numbers.get(holder, 0) + 1
-        self.changed.update(holders)
+        self._state.changed.update(holders)
 
     def renew_existing(self, holders: Iterable[Holder]) -> None:
         """Renew the leases of these members, as far as they have one."""
@@ -508,8 +595,12 @@ class DataPlan:
 
     def take_changed(self) -> set[Holder]:
         """The members whose leases have changed since the last call."""
-        changed, self.changed = self.changed, set()
+        changed, self._state.changed = self._state.changed, set()
         return changed
+
+    def on_leased(self, holder: Holder) -> None:
+        """The member gets its present lease."""
+        self._state.changed.discard(holder)
 
     def lease(self, holder: Holder) -> Leased:
         chunks = tuple(
@@ -522,7 +613,7 @@ class DataPlan:
             worker=holder[0],
             incarnation=holder[1],
             points=self.points if own is None else own,
-            seed=self._seed,
+            seed=self.seed,
             chunks=chunks,
             epochs=self.epochs,
             number=self.numbers.get(holder, 0),
@@ -554,9 +645,9 @@ class DataPlan:
                 self._ahead.note(index, (chunk.passes, chunk.cursor))
             if further:
                 self.counted.put(index, passes)
-            self._changed.add(index)
-            self._progress += 1
-            chunk.advance(passes, cursor, done, self._progress)
+            self._unchecked.add(index)
+            self._state.reports += 1
+            chunk.advance(passes, cursor, done, self._state.reports)
             visited += done
         return visited
 
@@ -603,7 +694,7 @@ class DataPlan:
 
     def check(self) -> None:
         """Check the chunks that were changed since the last check, and those that move."""
-        for index in self._changed | self.moves.keys():
+        for index in self._unchecked | self.moves.keys():
             chunk, move = self.chunks[index], self.moves.get(index)
             if chunk.cursor and not 0 <= chunk.cursor < chunk.points:
                 raise InvariantBroken("a cursor is outside its chunk")
@@ -613,6 +704,6 @@ class DataPlan:
                 move.check()
                 if move.begun and chunk.holder != move.source:
                     raise InvariantBroken("a chunk moves away from a member that does not hold it")
-        if self._changed:
-            self.ownership.check(self._changed)
-            self._changed.clear()
+        if self._unchecked:
+            self.ownership.check(self._unchecked)
+            self._unchecked.clear()

@@ -13,8 +13,9 @@ points.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
+
+import msgspec
 
 from polyrhythm.core.fingerprints import alike
 from polyrhythm.core.lead.data.chunks import Chunk, Holder
@@ -26,8 +27,7 @@ from polyrhythm.errors import InvariantBroken
 from polyrhythm.wire.messages.reasons import Field
 
 
-@dataclass(slots=True, eq=False)
-class _DataSet:
+class DataSet(msgspec.Struct, eq=False):
     """The data set of one worker. `base`: the number of its first point, counted over all data
     sets."""
 
@@ -44,6 +44,18 @@ class _DataSet:
     """Whether the owner allows that other members get the points."""
     fingerprint: str = ""
     """The fingerprint of the data set; empty if it is not known."""
+    expected: bool = False
+    """Whether the data set is in the checkpoint, and its worker may still announce it. Until then, or
+    until `stop_waiting`, its passes count: otherwise a worker that comes back first, and has made
+    more passes than the others, would end the passes of the others."""
+
+
+class PrivateState(msgspec.Struct):
+    sets: list[DataSet] = []
+    """All data sets, in the order in which they were announced. If several belong to workers of one
+    name, the last of them is the present one."""
+    floor: int = 0
+    news: list[Reason] = []
 
 
 class PrivateData:
@@ -51,74 +63,68 @@ class PrivateData:
 
     distributes = False
 
-    def __init__(self, plan: DataPlan) -> None:
-        """`plan`: the plan of the job, which has no chunks yet."""
-        self._plan = plan
-        self._sets: dict[str, _DataSet] = {}
+    def __init__(self, state: PrivateState, plan: DataPlan) -> None:
+        self._state = state
+        self.plan = plan
+        self._sets = {each.name: each for each in state.sets}
         """Per name of a worker, its data set."""
-        self._set_of: list[_DataSet] = []
+        owners = {index: each for each in state.sets for index in each.chunks}
+        self._set_of = [owners[index] for index in range(len(plan.chunks))]
         """Per chunk, the data set that it belongs to. The owner may have come back later with
         another data set."""
-        self._mine: dict[Holder, _DataSet] = {}
+        self._mine = {each.holder: each for each in state.sets if each.holder is not None}
         """Per member, its data set."""
-        self._floor = 0
-        self._expected: set[_DataSet] = set()
-        """The data sets of the checkpoint whose workers may still announce them. Until then, or until
-        `stop_waiting`, their passes count: otherwise a worker that comes back first, and has made more
-        passes than the others, would end the passes of the others."""
+        self._expected = [each for each in state.sets if each.expected]
         self._checked = 0
         """The number of points in all chunks when `check` was last called."""
-        self.news: list[Reason] = []
-        """What has happened to data sets, for the journal."""
-
-    @classmethod
-    def begin(cls, seed: int, epochs: int | None, record: Record | None = None) -> "PrivateData":
-        """A plan with private data. `record`: the checkpoint from which the job resumes, whose workers
-        have yet to come back with their data sets; None if it does not resume."""
-        plan = DataPlan(0, 1, seed if record is None else record.seed, epochs)
-        plan.ownership = data = cls(plan)
-        if record is not None:
-            data._expect_all(record)
-        return data
-
-    @property
-    def plan(self) -> DataPlan:
-        return self._plan
 
     def take_news(self) -> list[Reason]:
-        """What has happened to data sets since the last call."""
-        news, self.news = self.news, []
+        """What has happened to data sets since the last call, for the journal."""
+        news, self._state.news = self._state.news, []
         return news
 
-    def _expect_all(self, record: Record) -> None:
-        self._floor = record.passes
+    def resume(self, record: Record) -> None:
+        """Take the chunks of a checkpoint, whose workers have yet to come back with their data
+        sets."""
+        self._state.floor = record.passes
         for each in record.chunks:
-            new = _DataSet(each.holder, each.first, 0, [])
-            found = self._sets.setdefault(each.holder, new)
+            found = self._sets.get(each.holder)
+            if found is None:
+                found = self._add_set(DataSet(each.holder, each.first, 0, [], expected=True))
             chunk = Chunk(each.first, each.last, passes=each.passes, cursor=each.cursor)
             self._append(found, [chunk])
             found.points += each.last - each.first
-        self._expected = set(self._sets.values())
+        self._expected = list(self._sets.values())
 
-    def _append(self, found: _DataSet, chunks: Sequence[Chunk]) -> None:
+    def _add_set(self, found: DataSet) -> DataSet:
+        self._state.sets.append(found)
+        self._sets[found.name] = found
+        return found
+
+    def _append(self, found: DataSet, chunks: Sequence[Chunk]) -> None:
         """Add these chunks to the plan. They belong to this data set."""
-        first = len(self._plan.chunks)
-        found.chunks += range(first, first + len(chunks))
-        self._plan.chunks += chunks
+        found.chunks += self.plan.add_chunks(chunks)
         self._set_of += [found] * len(chunks)
+
+    def _expect_only(self, expected: Iterable[DataSet]) -> None:
+        """Of the data sets of the checkpoint, only these may still be announced."""
+        found = set(expected)
+        for each in self._expected:
+            each.expected = each in found
+        self._expected = [each for each in self._expected if each.expected]
 
     def expect(self, names: Collection[str]) -> None:
         """Of the data sets of a checkpoint, only those of workers with these names come back in
         time."""
         if self._expected:
-            self._expected = {each for each in self._expected if each.name in names}
+            self._expect_only(each for each in self._expected if each.name in names)
 
     def stop_waiting(self) -> None:
         """The time in which workers may announce the data sets of a checkpoint is over. A worker that
         announces its data set later continues with the present pass."""
         for each in sorted(self._expected, key=lambda each: each.name):
-            self._tell("data-not-back", each.name, each.points, self._plan.points)
-        self._expected = set()
+            self._tell("data-not-back", each.name, each.points, self.plan.points)
+        self._expect_only(())
 
     def enrol(
         self,
@@ -137,10 +143,10 @@ class PrivateData:
         if found is None or found.points != points or self._other(found, holder, fingerprint):
             if found is not None:
                 self._tell_replaced(found, points, shares=shares)
-            found = self._sets[name] = self._add(name, points, least, shares=shares)
+            found = self._add(name, points, least, shares=shares)
         elif found.holder is None and (loose := self._loose(found)):
-            back = sum(self._plan.chunks[index].points for index in loose)
-            total = self._plan.points + back
+            back = sum(self.plan.chunks[index].points for index in loose)
+            total = self.plan.points + back
             if back < points:  # other workers hold the rest
                 self._tell("data-partly-back", name, back, total, all=points)
             else:
@@ -154,11 +160,12 @@ class PrivateData:
                 each.shares = each.shares and each.name != name
         self._mine[holder] = found
         if self._lend(found, self.passes):
-            self._plan.renew({holder})
-        self._expected = {each for each in self._expected if each.name != name}
+            self.plan.renew({holder})
+        if self._expected:
+            self._expect_only(each for each in self._expected if each.name != name)
 
     @staticmethod
-    def _other(found: _DataSet, holder: Holder, fingerprint: str) -> bool:
+    def _other(found: DataSet, holder: Holder, fingerprint: str) -> bool:
         """Whether a member that comes back certainly has another data set than before. A member
         that has not left is allowed to change the values of its points, so its data set counts as
         the same."""
@@ -177,50 +184,51 @@ class PrivateData:
         return None if found is None else found.points
 
     def _tell(self, code: str, name: str, points: int, total: int, **more: Field) -> None:
-        self.news.append(Reason(code, {"name": name, "points": points, "total": total, **more}))
+        fields: dict[str, Field] = {"name": name, "points": points, "total": total, **more}
+        self._state.news.append(Reason(code, fields))
 
-    def _tell_replaced(self, old: _DataSet, points: int, *, shares: bool) -> None:
+    def _tell_replaced(self, old: DataSet, points: int, *, shares: bool) -> None:
         """Report that a worker has come back with another data set. If it does not share that one,
         other workers drop the old points (`drop_unshared`)."""
         if old.holder is not None:
             self._mine.pop(old.holder, None)
-        kept = sum(self._plan.chunks[index].points for index in self._away(old)) if shares else 0
+        kept = sum(self.plan.chunks[index].points for index in self._away(old)) if shares else 0
         code = "data-replaced-partly" if kept else "data-replaced"
         fields: dict[str, Field] = {"name": old.name, "points": points, "before": old.points}
-        self.news.append(Reason(code, {**fields, "kept": kept} if kept else fields))
+        self._state.news.append(Reason(code, {**fields, "kept": kept} if kept else fields))
         old.holder = None
 
-    def _add(self, name: str, points: int, least: int, *, shares: bool) -> _DataSet:
-        base = self._plan.chunks[-1].last if self._plan.chunks else 0
+    def _add(self, name: str, points: int, least: int, *, shares: bool) -> DataSet:
+        base = self.plan.chunks[-1].last if self.plan.chunks else 0
         most = CHUNKS_TO_BALANCE if shares else CHUNKS_PER_WORKER
         count = max(1, min(points // least, most))
-        found = _DataSet(name, base, points, [])
+        found = self._add_set(DataSet(name, base, points, []))
         edges = [base + points * index // count for index in range(count + 1)]
         self._append(found, [Chunk(first, last) for first, last in pairwise(edges)])
         return found
 
-    def _loose(self, found: _DataSet) -> list[int]:
+    def _loose(self, found: DataSet) -> list[int]:
         """The chunks of a data set that no member holds."""
-        return [index for index in found.chunks if self._plan.chunks[index].holder is None]
+        return [index for index in found.chunks if self.plan.chunks[index].holder is None]
 
-    def _away(self, found: _DataSet) -> list[int]:
+    def _away(self, found: DataSet) -> list[int]:
         """The chunks of a data set that other workers hold."""
-        holders = ((index, self._plan.chunks[index].holder) for index in found.chunks)
+        holders = ((index, self.plan.chunks[index].holder) for index in found.chunks)
         return [index for index, at in holders if at is not None and at[0] != found.worker]
 
-    def _lend(self, found: _DataSet, passes: int) -> bool:
+    def _lend(self, found: DataSet, passes: int) -> bool:
         """Lease the chunks of a data set to its owner, unless another member has them. `passes`: the
         present pass. Returns whether the lease of the owner changed."""
         loose = self._loose(found)
         if found.holder is None or not loose:
             return False
         for index in loose:
-            chunk = self._plan.chunks[index]
+            chunk = self.plan.chunks[index]
             if chunk.passes < passes:
                 chunk.passes, chunk.cursor = passes, 0
-            self._plan.counted.put(index, chunk.passes)
-            self._plan.hand(index, found.holder, remembered=False)
-            self._plan.points += chunk.points
+            self.plan.counted.put(index, chunk.passes)
+            self.plan.hand(index, found.holder, remembered=False)
+            self.plan.points += chunk.points
         return True
 
     # -- which chunks may move -----------------------------------------------------------------
@@ -242,7 +250,7 @@ class PrivateData:
         mine = self._mine.get(holder)
         if mine is not None and mine.shares:
             return True
-        held = self._plan.held.get(holder, ())
+        held = self.plan.held.get(holder, ())
         return any(self._set_of[index] is not mine for index in held)
 
     def withdrawn(self, owner: Holder) -> list[int]:
@@ -256,19 +264,19 @@ class PrivateData:
         mine, changed = self._mine.get(owner), set[Holder]()
         if mine is None or mine.shares:
             return
-        self._floor = self.passes
+        self._state.floor = self.passes
         for index, found in enumerate(self._set_of):
-            holder = self._plan.chunks[index].holder
+            holder = self.plan.chunks[index].holder
             if found.name == mine.name and found is not mine and holder and holder[0] != owner[0]:
                 changed.add(holder)
                 self._exclude(index)
-                self._plan.hand(index, None, remembered=True)
-        self._plan.renew(changed)
+                self.plan.hand(index, None, remembered=True)
+        self.plan.renew(changed)
 
     def _exclude(self, index: int) -> None:
         """This chunk counts no more."""
-        self._plan.counted.drop(index)
-        self._plan.points -= self._plan.chunks[index].points
+        self.plan.counted.drop(index)
+        self.plan.points -= self.plan.chunks[index].points
 
     def on_released(
         self,
@@ -280,12 +288,12 @@ class PrivateData:
         """Each chunk that the members in `gone` held, and that is at the target of no move, goes to its
         owner. A chunk whose owner is gone too goes to a member with a copy of its points. All other
         chunks are excluded from the passes."""
-        self._floor = passes
+        self._state.floor = passes
         changed = self._rescue(lost, gone, copies)
-        loose: dict[_DataSet, list[tuple[int, int]]] = {}
+        loose: dict[DataSet, list[tuple[int, int]]] = {}
         """Per data set, the chunks that no member holds now, and the numbers of their last holders."""
         for index, (worker, _) in sorted(lost):
-            if self._plan.chunks[index].holder is None:
+            if self.plan.chunks[index].holder is None:
                 self._exclude(index)
                 loose.setdefault(self._set_of[index], []).append((index, worker))
         left = {found for holder in gone if (found := self._mine.pop(holder, None)) is not None}
@@ -296,7 +304,7 @@ class PrivateData:
             for found in loose
             if found.holder is not None and self._lend(found, passes)
         }
-        self._plan.renew(changed)
+        self.plan.renew(changed)
         for found in sorted({*left, *loose}, key=lambda each: (each.name, each.base)):
             self._tell_released(found, loose.get(found, []), owner_left=found in left)
 
@@ -313,34 +321,34 @@ class PrivateData:
         for index, last in sorted(lost):
             owner = self._set_of[index]
             orphaned = owner.holder is None or owner.holder in gone
-            if self._plan.chunks[index].holder is not None or not (orphaned and owner.shares):
+            if self.plan.chunks[index].holder is not None or not (orphaned and owner.shares):
                 continue
             having = [each for each in copies if each not in gone and index in copies[each]]
             if having:
-                target = min(having, key=lambda each: len(self._plan.held.get(each, ())))
-                self._plan.hand(index, target, remembered=False)
+                target = min(having, key=lambda each: len(self.plan.held.get(each, ())))
+                self.plan.hand(index, target, remembered=False)
                 complete = ChunkMove(index, last, target, How.SHARED, MovePhase.COMPLETE)
-                self._plan.ended.append(complete)
+                self.plan.note_ended(complete)
                 found.add(target)
         return found
 
     def _tell_released(
-        self, found: _DataSet, loose: list[tuple[int, int]], *, owner_left: bool
+        self, found: DataSet, loose: list[tuple[int, int]], *, owner_left: bool
     ) -> None:
         """Report what the removal of members means for this data set. `loose`: its chunks that lost
         their holders, with the numbers of these workers. `owner_left`: its owner was removed."""
         by_others = [index for index, worker in loose if worker != found.worker]
-        points = sum(self._plan.chunks[index].points for index, _ in loose)
-        kept = sum(self._plan.chunks[index].points for index in self._away(found))
+        points = sum(self.plan.chunks[index].points for index, _ in loose)
+        kept = sum(self.plan.chunks[index].points for index in self._away(found))
         if owner_left and kept:
-            self._tell("data-partly-lost", found.name, points, self._plan.points, kept=kept)
+            self._tell("data-partly-lost", found.name, points, self.plan.points, kept=kept)
         elif owner_left:
-            self._tell("data-lost", found.name, points, self._plan.points)
+            self._tell("data-lost", found.name, points, self.plan.points)
         elif by_others and found.holder is None:
-            self._tell("data-lost-later", found.name, points, self._plan.points)
+            self._tell("data-lost-later", found.name, points, self.plan.points)
         elif by_others:
-            back = sum(self._plan.chunks[index].points for index in by_others)
-            self._tell("data-returned", found.name, back, self._plan.points)
+            back = sum(self.plan.chunks[index].points for index in by_others)
+            self._tell("data-returned", found.name, back, self.plan.points)
 
     # -- leases, passes and checkpoints --------------------------------------------------------
 
@@ -361,14 +369,14 @@ class PrivateData:
     @property
     def passes(self) -> int:
         """The number of full passes over the points of the members."""
-        chunks, counted = self._plan.chunks, self._plan.counted
+        chunks, counted = self.plan.chunks, self.plan.counted
         found = [chunks[index].passes for each in self._expected for index in each.chunks]
         if len(counted):
             found.append(counted.least)
-        return max(self._floor, min(found)) if found else self._floor
+        return max(self._state.floor, min(found)) if found else self._state.floor
 
     def check(self, changed: Collection[int]) -> None:
-        plan = self._plan
+        plan = self.plan
         for index in changed:
             if (plan.chunks[index].holder is not None) != (index in plan.counted):
                 raise InvariantBroken(

@@ -45,7 +45,7 @@ class Lifecycle:
         self._steps = parts.steps
         self._rounds = parts.rounds
         self._removals = parts.removals
-        self._sharing = parts.sharing
+        self._enrolment = parts.enrolment
         self._outbox = parts.outbox
         self._servers = parts.servers
         self._broken = parts.broken
@@ -150,7 +150,7 @@ class Lifecycle:
             self._view.enter(member)
             self._progress.goals.limit.on_entered(member.worker, now_ns)
             self._policy.on(sync.Joined(member.worker), now_ns)
-        self._sharing.on_opened(self._view, now_ns + self._start_ns)
+        self._enrolment.on_opened(now_ns + self._start_ns)
         self._evaluator.choose()
         release = frozenset(member.worker for member in entering)
         first = self._job.resume_round + 1

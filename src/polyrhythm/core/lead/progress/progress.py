@@ -5,7 +5,8 @@ from typing import Any
 import msgspec
 
 from polyrhythm.core.kinds import keeps_rows
-from polyrhythm.core.lead.data.sharing import Sharing
+from polyrhythm.core.lead.data.migration import Migration
+from polyrhythm.core.lead.data.plan import DataPlan
 from polyrhythm.core.lead.members.view import Member
 from polyrhythm.core.lead.outbox import LeadOutbox
 from polyrhythm.core.lead.progress.accounting import Accounting
@@ -242,7 +243,12 @@ class ProgressState(msgspec.Struct):
 
 class JobProgress:
     def __init__(
-        self, state: ProgressState, job: JobSpec, sharing: Sharing, outbox: LeadOutbox
+        self,
+        state: ProgressState,
+        job: JobSpec,
+        plan: DataPlan,
+        migration: Migration,
+        outbox: LeadOutbox,
     ) -> None:
         self._state = state
         self.goals = Goals(state.goals, job)
@@ -251,8 +257,12 @@ class JobProgress:
         self.steps = state.steps
         self._passes = state.passes
         self._job = job
-        self._sharing = sharing
+        self._plan = plan
+        self._migration = migration
         self._outbox = outbox
+        self._has_rounds = traits_of(job.sync).rounds
+        self._passes_differ = migration.balances or job.data_private or traits_of(job.sync).timed
+        """Whether fast members may visit their points more often than slow ones."""
 
     @property
     def no_batches(self) -> bool:
@@ -260,14 +270,14 @@ class JobProgress:
         job = self._job
         needed = job.epochs is not None or job.target_change is not None
         others = job.rounds is not None or job.points is not None
-        return needed and not others and not self._sharing.begun
+        return needed and not others and not self._plan.begun
 
     @property
     def hopeless(self) -> Reason | None:
         """Why the job can never reach its goal, whatever workers contribute; None if it can."""
         if self.no_batches:
             return Reason("no-batches")
-        passes = self._sharing.passes if self._sharing.begun else None
+        passes = self._plan.passes if self._plan.begun else None
         return self.goals.targets.hopeless(passes)
 
     @property
@@ -284,7 +294,7 @@ class JobProgress:
 
     def told(self) -> Progress:
         """What workers are told about the job's progress."""
-        points, data_set, steps = self._state.points, self._sharing.points, self.steps.now
+        points, data_set, steps = self._state.points, self._plan.points, self.steps.now
         share = self.goals.share(points, data_set)
         last = self._state.told
         same = last.points == points and last.share == share and last.steps == steps
@@ -299,8 +309,8 @@ class JobProgress:
         if (fault := targets.fault(metrics)) is not None:
             return fault
         fields = {"worker": member.worker, "name": member.name, "evaluated": evaluated}
-        fields |= {"passes": self._sharing.passes, "points": self.accounting.points}
-        if message.round >= 0 and traits_of(self._job.sync).rounds:
+        fields |= {"passes": self._plan.passes, "points": self.accounting.points}
+        if message.round >= 0 and self._has_rounds:
             fields["round"] = self._job.resume_round + message.round
         self._outbox.note("reported", **fields, metrics=metrics)
         self._note_unreported(targets.take(member.worker, metrics, evaluated=evaluated))
@@ -310,11 +320,9 @@ class JobProgress:
         if news is not None:
             self._outbox.note("unreported", **news.noted())
 
-    def count(self, trailer: Trailer, now_ns: int, ahead: bool = False) -> None:
-        """Count a complete contribution. `ahead`: the contribution belongs to the next fold instead
-        of the fold under way."""
+    def count(self, trailer: Trailer, points: int, now_ns: int) -> None:
+        """Count a complete contribution, with this many points that count as visited."""
         worker, report = trailer.worker, trailer.report
-        points = self._sharing.commit((worker, trailer.incarnation), report, ahead=ahead)
         self._state.points += points
         self.steps.count(report)
         self._state.skipped = 0
@@ -324,12 +332,12 @@ class JobProgress:
         if report.objective is not None:
             self.learning.count(worker, report.objective, report.weight)
 
-    def skip(self, message: Abstained, *, ahead: bool) -> tuple[int, Reason | None]:
+    def skip(self, message: Abstained, points: int) -> tuple[int, Reason | None]:
         """Count a contribution that a member leaves out, because it is not finite, or because the
         training loop has made no step. Its points count as visited, or a pass would never end.
         Returns how many contributions of this member were left out for this reason, and the reason
         why the job must end (None if the job goes on)."""
-        self._commit(message, ahead=ahead)
+        self._state.points += points
         self._state.skipped += 1
         without_step = message.skipped is not None and message.skipped.code == NO_STEP
         if not without_step:
@@ -342,23 +350,12 @@ class JobProgress:
         in_vain = Reason(code, {"contributions": self._state.skipped})
         return count, in_vain if self._state.skipped >= MOST_SKIPPED else None
 
-    def visit(self, message: Abstained, *, ahead: bool) -> None:
+    def visit(self, worker: int, points: int) -> None:
         """Count the points of the last batch of a member that has no points left. All steps that it
         made with these points were contributed."""
-        points = self._commit(message, ahead=ahead)
-        self.accounting.visit(message.worker, points)
-        self._passes.visit(points)
-
-    def _commit(self, message: Abstained, *, ahead: bool) -> int:
-        """Record the progress of a member that contributes nothing; returns the number of points
-        visited."""
-        if not message.progress:
-            return 0
-        visited = ContributionReport(progress=message.progress, lease=message.lease)
-        holder = (message.worker, message.incarnation)
-        points = self._sharing.commit(holder, visited, ahead=ahead)
         self._state.points += points
-        return points
+        self.accounting.visit(worker, points)
+        self._passes.visit(points)
 
     def on_folded(
         self, rounds: int, why: Reason, now_ns: int, passes: int | None = None
@@ -367,14 +364,14 @@ class JobProgress:
         folded, the last one for the reason `why`. `passes`: the full passes in the version that was
         folded; None if that version contains all progress. Returns the goal that is reached, if
         any."""
-        passes = self._sharing.passes if passes is None else passes
+        passes = self._plan.passes if passes is None else passes
         made, self._state.made = self._state.made, self.accounting.made
-        if self._state.made == made and self._sharing.stopped:
+        if self._state.made == made and self._migration.stops:
             self._state.empty += 1
         self.goals.on_folded(rounds - self._state.empty, passes, self._state.points, now_ns)
         if rounds > 0:
             self.learning.on_folded(now_ns)
-        self._check(self._passes.on_folded(passes, self._sharing.points))
+        self._check(self._passes.on_folded(passes, self._plan.points))
         goal = self.goals.reached(now_ns)
         if (passed := self.accounting.passed(rounds, passes, now_ns, goal is not None)) is not None:
             self._outbox.note("passed", **passed)
@@ -395,7 +392,9 @@ class JobProgress:
     def _add_passes(self, line: dict[str, Any]) -> None:
         """Add to a journal line how many passes each worker has made over its own chunks, if the
         job balances passes."""
-        for worker, passes in self._sharing.passes_of().items():
+        if not self._passes_differ:
+            return
+        for worker, passes in self._plan.passes_of().items():
             if worker in line["workers"]:
                 line["workers"][worker]["passes"] = passes
 
@@ -412,7 +411,7 @@ class JobProgress:
         return Reason(NOT_FINITE, goal.fields) if failed else goal
 
     def _conclude(self, now_ns: int) -> None:
-        rest = self._passes.rest(self._sharing.passes, self._sharing.points)
+        rest = self._passes.rest(self._plan.passes, self._plan.points)
         if rest is not None:
             self.learning.on_pass(rest.passes, rest.loss)
         self._note_learning(now_ns, last=True)
@@ -438,7 +437,7 @@ class JobProgress:
 
     def break_off(self, rounds: int, why: str, now_ns: int) -> None:
         """End the accounts in the middle of a round: the job ends without having reached a goal."""
-        line = self.accounting.line(rounds, why, self._sharing.passes, now_ns)
+        line = self.accounting.line(rounds, why, self._plan.passes, now_ns)
         self._add_passes(line)
         self._outbox.note("rounds", **line)
         self._conclude(now_ns)
@@ -446,7 +445,7 @@ class JobProgress:
     def note_moves(self, *, last: bool = False) -> None:
         """Write to the journal which moves have ended since the last call. `last`: the job is over,
         so moves that are not complete have ended too."""
-        for ended in self._sharing.take_ended_moves(last=last):
+        for ended in self._migration.take_ended(last=last):
             numbers = {"chunks": ended.chunks, "points": ended.points, "free": ended.free}
             pair = {"worker": ended.source, "target": ended.target}
             if ended.reason is None:
@@ -463,7 +462,7 @@ class JobProgress:
         contributed = self._state.counted > before
         if contributed and (trouble := self.hopeless) is not None:
             return trouble
-        routine = why.code == "all-arrived" and not self._sharing.moving
+        routine = why.code == "all-arrived" and not self._plan.moves
         self._state.idle = self._state.idle + 1 if routine and not contributed else 0
         return (
             Reason("idle", {"rounds": self._state.idle})

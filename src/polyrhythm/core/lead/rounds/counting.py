@@ -38,7 +38,7 @@ class Counting:
         self._routing = parts.routing
         self._contributions = parts.contributions
         self._rounds = parts.rounds
-        self._sharing = parts.sharing
+        self._plan = parts.plan
         self._outbox = parts.outbox
         self._progress = parts.progress
         self._ending = parts.ending
@@ -69,15 +69,16 @@ class Counting:
         """Count a contribution that is complete; `member` is None if its sender was removed."""
         self._rounds.moved_ns = now_ns
         trailer, report = complete.trailer, complete.trailer.report
-        self._progress.count(trailer, now_ns, self._mode.complete(complete))
+        holder, ahead = (trailer.worker, trailer.incarnation), self._mode.complete(complete)
+        points = self._leasing.commit(holder, report, ahead=ahead)
+        self._progress.count(trailer, points, now_ns)
         if member is not None:
             if self._reports:
                 self._visit(member)
             lease = report.lease
             if member.confirms and not self._contributions.incomplete(*member.key):
                 lease, member.confirms = member.confirms, 0
-            if self._sharing.unconfirmed:
-                self._leasing.on_confirmed(member, lease, now_ns)
+            self._leasing.on_confirmed(member, lease, now_ns)
             if report.terminated and self._evaluator.is_chosen(member):
                 self._terminate(report.terminated, now_ns)
             event = sync.MemberContributed(trailer.worker, complete.round, report)
@@ -101,7 +102,7 @@ class Counting:
         if message.skipped is None:
             self._reports[member.key] = message
             self._visit(member)
-            if not self._sharing.waits(member, message.lease):
+            if not self._leasing.waits(member, message.lease):
                 self._rounds.on_abstained(message.worker)
         elif not self._skip(message, member, now_ns):
             return
@@ -119,7 +120,7 @@ class Counting:
         if message.skipped is not None:
             self._mode.call_back(member, now_ns)
             self._mode.on_counted(now_ns)
-        elif self._sharing.outdated(member, message.lease):
+        elif self._leasing.is_outdated(member, message.lease):
             self._mode.call_back(member, now_ns)
         self._mode.end_if_idle(now_ns)
 
@@ -128,7 +129,7 @@ class Counting:
         does not count as a worker without points, so the step of the round does not become smaller.
         Returns False if the job ends."""
         assert message.skipped is not None
-        count, in_vain = self._progress.skip(message, ahead=self._ahead(message))
+        count, in_vain = self._progress.skip(message, self._commit(message))
         # The journal gets a line for the first, the tenth, the hundredth contribution that is left
         # out, and so on.
         if str(count).strip("0") == "1":
@@ -146,23 +147,30 @@ class Counting:
         if self._reports and not self._contributions.incomplete(*member.key):
             message = self._reports.pop(member.key, None)
             if message is not None:
-                self._progress.visit(message, ahead=self._ahead(message))
+                self._progress.visit(member.worker, self._commit(message))
 
-    def _ahead(self, message: m.Abstained) -> bool:
-        """Whether the message belongs to the next fold, and not to the one under way."""
-        return self._rounds.folding and message.round > self._rounds.round
+    def _commit(self, message: m.Abstained) -> int:
+        """Record the progress of a member that contributes nothing; returns the number of points
+        visited."""
+        if not message.progress:
+            return 0
+        holder = (message.worker, message.incarnation)
+        visited = m.ContributionReport(progress=message.progress, lease=message.lease)
+        # the message may belong to the next fold, and not to the one under way
+        ahead = self._rounds.folding and message.round > self._rounds.round
+        return self._leasing.commit(holder, visited, ahead=ahead)
 
     def forget(self, removed: Collection[tuple[int, int]]) -> None:
         """Forget members of whose removal every server knows."""
         for worker, incarnation in removed:
             self._contributions.forget(worker, incarnation)
-        self._leasing.lose(removed)
+        self._plan.lose(removed)
 
     def _note_without_points(self, member: Member) -> None:
         """Write to the journal, once per worker, that a worker has never had a point to visit."""
         worker = member.worker
         new = worker not in self._progress.accounting.workers and worker not in self._noted
         # while chunks move, one of them may be on its way to this worker
-        if new and not self._sharing.moving:
+        if new and not self._plan.moves:
             self._noted.add(worker)
             self._outbox.note("no-points", worker=worker, name=member.name)

@@ -81,7 +81,7 @@ class ByArrival:
         self._routing = parts.routing
         self._contributions = parts.contributions
         self._removals = parts.removals
-        self._sharing = parts.sharing
+        self._plan = parts.plan
         self._servers = parts.servers
         self._progress = parts.progress
         self._ending = parts.ending
@@ -161,7 +161,7 @@ class ByArrival:
         """End the job if every member rests, no contribution is in flight, no chunk moves and no
         view change is under way. *The goal may be reached without another contribution: points that
         are lost with their worker do not count any more.*"""
-        if self._contributions.any or self._sharing.moving:
+        if self._contributions.any or self._plan.moves:
             return
         over = self._ending.begun or not len(self._view)
         view_changes = self._rounds.folding or self._removals.any
@@ -345,7 +345,8 @@ class ByRounds:
         self._stopping = parts.stopping
         self._folds = parts.folds
         self._keeps_rows = keeps_rows(parts.job.kind)
-        self._sharing = parts.sharing
+        self._plan = parts.plan
+        self._migration = parts.migration
         self._contributions.keep_until_folded()
 
     @property
@@ -428,15 +429,18 @@ class ByRounds:
         self._folds.begin(release, reason, now_ns)
         self._folds.send(readers=tuple(sorted(rounds.readers)), share=rounds.share, last=False)
         if self._keeps_rows:
-            self._state.based_on_whole, self._state.whole = self._state.whole, self._sharing.settled
+            self._state.based_on_whole, self._state.whole = (
+                self._state.whole,
+                self._migration.settled,
+            )
             self._decide_m_steps()
         self._note_share(rounds.share)
 
     def _decide_m_steps(self) -> None:
         """Kind statistics: decide whether workers compute parameters from the version of this fold
         if it lacks points."""
-        missing = self._sharing.missing(self._rounds.enlisted)
-        found = SummedPoints(self._sharing.points, missing, self._progress.visited)
+        missing = self._plan.missing_points(self._rounds.enlisted)
+        found = SummedPoints(self._plan.points, missing, self._progress.visited)
         change = self._state.hold.decide(found)
         self._folds.hold(self._state.hold.whole_only, change)
 
@@ -458,7 +462,7 @@ class ByRounds:
         if self._ending.begun:
             return
         round_, why = self._rounds.round, self._rounds.reason
-        goal = self._progress.on_folded(self.done, why, now_ns, self._sharing.folded_passes)
+        goal = self._progress.on_folded(self.done, why, now_ns, self._plan.folded_passes)
         if goal is not None and self._keeps_rows:
             self._state.whole = self._state.whole and self._progress.goals.holds(
                 self._stopping.goal

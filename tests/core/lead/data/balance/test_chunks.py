@@ -4,10 +4,10 @@ import pytest
 
 from polyrhythm.core.lead.data.balance.balancing import HeldChunk, choose, choose_moves
 from polyrhythm.core.lead.data.moves import How
-from polyrhythm.core.lead.data.plan import DataPlan
 from polyrhythm.core.migration import migration_of
 from polyrhythm.core.sync.registry import traits_of
 from polyrhythm.wire.messages import JobSpec
+from tests.core.lead.data.plans import plan_of
 
 HELD = [
     HeldChunk(0, 10, 3, 0, visited=7),
@@ -37,13 +37,13 @@ def test_chunks_that_are_done_stay() -> None:
 
 def test_a_moved_chunk_changes_hands_when_its_holder_has_confirmed() -> None:
     slow, fast = (0, 1), (1, 2)
-    plan = DataPlan(1000, 2, 0, None, fewest=100)
+    plan = plan_of(1000, 2, 0, None, fewest=100)
     plan.share([slow, fast])
     plan.take_changed()
     assert len(plan.chunks) == 100
     wanted = choose_moves(plan, [slow], [fast], 100, ends=False)
     assert len(wanted) == 10
-    plan.begin(wanted, How.LEASE)
+    plan.begin_moves(wanted, How.LEASE)
     assert plan.take_changed() == {slow}
     plan.check()
     assert len(plan.lease(slow).chunks) == 40
@@ -68,7 +68,7 @@ def test_auto_moves_points_under_fsp_only(sync: str, kind: str, moves: str) -> N
 
 def test_chunks_with_a_copy_at_the_target_move_first_and_to_that_target() -> None:
     slow, fast, other = (0, 1), (1, 2), (2, 3)
-    plan = DataPlan(300, 3, 0, None, fewest=30)
+    plan = plan_of(300, 3, 0, None, fewest=30)
     plan.share([slow, fast, other])
     held = [chunk.chunk for chunk in plan.lease(slow).chunks]
     copies = {other: {held[-1], held[-2]}}

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 from polyrhythm.core.lead.data.balance.balancing import choose_moves, with_left
 from polyrhythm.core.lead.data.balance.decision import Balance, Pace, finish_pass
-from polyrhythm.core.lead.data.plan import DataPlan
 from polyrhythm.wire.messages import ChunkProgress
+from tests.core.lead.data.plans import plan_of
 
 CHUNK, ROUND_S = 100.0, 0.1
 FAST = Pace((0, 1), 4_000, 0.001, 0.0, 3.5, left=1_000, left_next=5_000)
@@ -99,7 +99,7 @@ def test_nothing_moves_if_the_pass_is_over_before_a_move() -> None:
 
 def test_only_chunks_that_are_due_in_this_pass_move() -> None:
     """Worker A holds 8 chunks. It has visited 3 of them in this pass and is visiting the fourth."""
-    plan = DataPlan(160, 1, 0, None)
+    plan = plan_of(160, 1, 0, None)
     a, b = (0, 1), (1, 1)
     plan.share([a, b])
     mine = [chunk.chunk for chunk in plan.lease(a).chunks]

@@ -2,11 +2,11 @@
 
 import pytest
 
-from polyrhythm.core.lead.data.balance.balancing import Balancing
+from polyrhythm.core.lead.data.balance.balancing import Balancing, BalancingState
 from polyrhythm.core.lead.data.chunks import Holder
-from polyrhythm.core.lead.data.migration import Concurrent, Migration
 from polyrhythm.core.lead.data.moves import EndedMoves, MovePhase
-from polyrhythm.core.lead.data.plan import DataPlan
+from polyrhythm.core.migration import LEASE
+from tests.core.lead.data.plans import migration_over, plan_of
 
 SLOW, FAST, THIRD = (0, 1), (1, 2), (2, 3)
 
@@ -15,10 +15,10 @@ class Job:
     """A slow member and a fast one. Leases of some chunks have begun to move."""
 
     def __init__(self) -> None:
-        self.plan = DataPlan(1000, 2, 0, None, fewest=100)
-        self.migration = Migration(self.plan, Concurrent(sends=False))
-        self.balancing = Balancing(self.plan, self.migration)
-        self.members: list[Holder] = [SLOW, FAST]
+        self.plan = plan_of(1000, 2, 0, None, fewest=100)
+        self.migration = migration_over(self.plan, LEASE)
+        self.balancing = Balancing(BalancingState(), self.plan, self.migration)
+        self.members = self.plan.members = [SLOW, FAST]
         self.plan.share(self.members)
         resting = [(member, False) for member in self.members]
         for fold in range(1, 1000):
@@ -31,7 +31,7 @@ class Job:
         assert not self.ended(), "they still move"
 
     def ended(self, *, last: bool = False) -> list[EndedMoves]:
-        return self.migration.take_ended(self.members, last=last)
+        return self.migration.take_ended(last=last)
 
     def confirm(self) -> None:
         self.plan.on_confirmed(SLOW, self.plan.lease(SLOW).number)
@@ -40,7 +40,7 @@ class Job:
         """The members have changed to these, and every server knows it. The chunks are distributed
         anew."""
         self.plan.release(set(self.members) - set(members))
-        self.members = list(members)
+        self.members = self.plan.members = list(members)
         self.plan.share(self.members)
 
     def check_kept(self, ended: list[EndedMoves], code: str) -> None:

@@ -13,6 +13,8 @@ and the worker keeps at least one chunk.*
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import msgspec
+
 from polyrhythm.core.lead.data.balance.decision import (
     Balance,
     Move,
@@ -114,23 +116,28 @@ class Moved:
     reason: Reason
 
 
+class BalancingState(msgspec.Struct):
+    speeds: Speeds = msgspec.field(default_factory=Speeds)
+    moved: bool = False
+    """Whether points have moved so far. Between equal machines, no points move. *Once points have
+    moved, passes are balanced until the job ends: when a slow worker is fast again, it has too few
+    points and has made too few passes.*"""
+    wait: int = ENOUGH
+    """How many folds to wait before the next decision."""
+
+
 class Balancing:
     """*The next decision is made only when the last moves are complete, and every member has been
     measured in a few rounds after these moves. Decisions about the end of a pass are made more
     often.*"""
 
-    def __init__(self, plan: DataPlan, migration: Migration) -> None:
+    def __init__(self, state: BalancingState, plan: DataPlan, migration: Migration) -> None:
         """*Where the migration evens passes: after the first move, chunks also move so that all members
         finish every pass at the same time.*"""
+        self._state = state
         self._plan = plan
         self._migration = migration
-        self._moved = False
-        """Whether points have moved so far. Between equal machines, no points move. *Once points have
-        moved, passes are balanced until the job ends: when a slow worker is fast again, it has too
-        few points and has made too few passes.*"""
-        self.speeds = Speeds()
-        self._wait = ENOUGH
-        """How many folds to wait before the next decision."""
+        self.speeds = state.speeds
 
     def on_folded(
         self,
@@ -142,10 +149,10 @@ class Balancing:
         the moves that are ordered now."""
         plan, present = self._plan, dict(members)
         self.speeds.folded(present.items(), now_ns)
-        self._wait -= 1
-        if self._wait > 0 or plan.moves:
+        self._state.wait -= 1
+        if self._state.wait > 0 or plan.moves:
             return []
-        self._wait = ENOUGH
+        self._state.wait = ENOUGH
         paces = self._paces(present)
         if paces is not None:
             paces = without_stuck(paces, plan.ownership.can_give)
@@ -153,15 +160,15 @@ class Balancing:
             return []
         chunk = plan.mean_chunk
         decided: Balance = decide(paces, remaining_s, chunk, self.speeds.round_s)
-        if not decided.moves and self._migration.evens_passes and self._moved:
-            self._wait = _EVERY
+        if not decided.moves and self._migration.evens_passes and self._state.moved:
+            self._state.wait = _EVERY
             paces = with_left(paces, plan, present)
             decided = finish_pass(paces, chunk, self.speeds.round_s, self._may_give)
         moved: list[Moved] = []
         for move in decided.moves:
             ordered = self._order(move)
             if ordered:
-                self._moved = True
+                self._state.moved = True
                 points = sum(plan.chunks[index].points for index, _, _ in ordered)
                 moved.append(Moved(len(ordered), points, _about(plan, move)))
                 if not move.this_pass:

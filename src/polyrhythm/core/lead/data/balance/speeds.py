@@ -17,7 +17,8 @@ wanders.*
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+
+import msgspec
 
 from polyrhythm.core.lead.data.balance.decision import Key
 
@@ -38,8 +39,7 @@ ENOUGH = 4
 """The speed of a worker counts as known after this many measured rounds."""
 
 
-@dataclass(slots=True)
-class Speed:
+class Speed(msgspec.Struct):
     """The seconds per point of a worker and their standard error. `walk_s`: by how many seconds of
     work the worker may be ahead or behind by now, only because its speed wanders."""
 
@@ -48,8 +48,7 @@ class Speed:
     walk_s: float = 0.0
 
 
-@dataclass(slots=True)
-class _Rounds:
+class _Rounds(msgspec.Struct):
     """The measurements of consecutive rounds of a worker. All sums are positive, because nothing is
     ever subtracted from a sum."""
 
@@ -86,17 +85,16 @@ class _Rounds:
         return math.sqrt(self.variance / (min(self.count, _RECENT) - 1))
 
 
-@dataclass(slots=True)
-class _Measured:
+class _Measured(msgspec.Struct):
     since_ns: int
     points: int = 0
     warm: bool = False
     """Whether the first round is over, in which the process was warming up."""
     rounds: int = 0
     """The number of measured rounds, including forgotten ones."""
-    counted: _Rounds = field(default_factory=_Rounds)
+    counted: _Rounds = msgspec.field(default_factory=_Rounds)
     """The rounds from which the speed is computed. Forgotten rounds are not among them."""
-    late: _Rounds = field(default_factory=_Rounds)
+    late: _Rounds = msgspec.field(default_factory=_Rounds)
     """The rounds since rounds were last forgotten. The next time, all rounds before these are
     forgotten."""
     wander: float = 0.0
@@ -106,7 +104,7 @@ class _Measured:
     """How many seconds of rounds have passed since points were last moved."""
     side: int = 0
     away_s: float = 0.0
-    away: _Rounds = field(default_factory=_Rounds)
+    away: _Rounds = msgspec.field(default_factory=_Rounds)
     """The last rounds, if all were much slower (`side` 1) or all much faster (-1) than the mean:
     their time, and their measurements."""
 
@@ -152,12 +150,11 @@ class _Measured:
         return Speed(counted.seconds, math.hypot(counted.noise, error), walk_s)
 
 
-class Speeds:
-    def __init__(self) -> None:
-        self._measured: dict[Key, _Measured] = {}
-        self.round_s = 0.0
-        """The time of a round."""
-        self._folded_ns: int | None = None
+class Speeds(msgspec.Struct):
+    _measured: dict[Key, _Measured] = {}
+    round_s: float = 0.0
+    """The time of a round."""
+    _folded_ns: int | None = None
 
     def visited(self, key: Key, points: int) -> None:
         """A contribution of this member counts, with this many points."""
