@@ -94,6 +94,10 @@ def differences(one: Any, other: Any, path: str = "lead", seen: Any = None) -> I
                 continue  # the effects of the last event
             if name in ("_unchecked", "_checked"):
                 continue  # what `check` has already seen
+            if name == "_mine":  # an index, which is never iterated over
+                mine, its = (sorted(getattr(each, name).items()) for each in (one, other))
+                yield from differences(mine, its, f"{path}.{name}", seen)
+                continue
             if hasattr(one, name) != hasattr(other, name):
                 yield f"{path}.{name}"
             elif hasattr(one, name):

@@ -55,8 +55,8 @@ class SimTimesheet:
         if self._left_ns > now_ns:
             self.transferred_ns -= self._left_ns - now_ns
             self._left_ns = now_ns
-        self.waited_ns = now_ns - self._left_ns - self._came_ns
         # sending may have been queued behind other messages until after the parameters arrived
+        self.waited_ns = max(0, now_ns - self._left_ns - self._came_ns)
         self.transferred_ns = max(0, self.transferred_ns + self._came_ns)
         self.resumed_ns = now_ns
         if handling_ns:

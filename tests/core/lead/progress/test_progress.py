@@ -9,7 +9,7 @@ from polyrhythm.core.lead.progress.progress import (
     CountedSteps,
     RoundEquivalents,
 )
-from polyrhythm.core.lead.state import begin_state, connect
+from polyrhythm.core.lead.state import begin_state, connect, decode_state, encode_state
 from polyrhythm.core.machine import Effect, Reason
 from polyrhythm.core.record import Record, RecordedChunk, RecordedWorker
 from polyrhythm.core.seat import FIRST_SEAT
@@ -20,7 +20,8 @@ from polyrhythm.wire.messages import ContributionReport, JobSpec, Progress, Trai
 class Job:
     def __init__(self, **job: object) -> None:
         spec = JobSpec(job="j", **job)
-        parts = connect(spec, begin_state(spec), FIRST_SEAT)
+        self.spec, self.state = spec, begin_state(spec)
+        parts = connect(spec, self.state, FIRST_SEAT)
         self.effects: list[Effect] = parts.outbox.begin()
         self.progress = parts.progress
         self.round = -1
@@ -139,3 +140,21 @@ def test_a_resumed_job_counts_steps_of_as_many_batches_as_before() -> None:
     old = CountedSteps(2)
     old.resume(Record(number=1, round=60, part=0.5))
     assert old.now == 60.5, "a checkpoint of an earlier version"
+
+
+def test_a_snapshot_is_made_and_read_whatever_workers_report() -> None:
+    job, most = Job(rounds=2), 2**53
+    report = ContributionReport(
+        weight=float(most),
+        compute_ns=most,
+        wait_ns=most,
+        transfer_ns=most,
+        abandoned_ns=most,
+        skipped=most,
+        nbytes=most,
+    )
+    for _ in range(2**11):
+        job.progress.count(Trailer(worker=0, report=report), most, 1)
+    state = decode_state(job.spec, encode_state(job.state))
+    assert state.progress.accounting.workers[0].wait_ns == 2**63 - 1
+    assert state.progress.points == most, "workers can read this number in `Progress`"

@@ -21,7 +21,8 @@ _LINE_EVERY_NS = 10**9
 _PASS_EVERY_NS = 10 * 10**6
 """The least time between two lines about passes: a tiny data set must not fill the journal."""
 _MOST = 2**63 - 1
-"""Sums in the journal are at most this large, because its numbers have 64 bits."""
+"""Sums are at most this large, because numbers in the journal and in a snapshot of the lead have 64
+bits. A worker may report any times."""
 _ON_ARRIVAL = "on-arrival"
 _ABANDONED = "abandoned"
 _ALL_ARRIVED = "all-arrived"
@@ -58,8 +59,6 @@ class WorkerTotals:
             fields["skipped"] = self.skipped
         if self.without_step:
             fields["without_step"] = self.without_step
-        if max(fields.values()) > _MOST:
-            return {name: min(_MOST, number) for name, number in fields.items()}
         return fields
 
 
@@ -133,20 +132,20 @@ class Accounting:
             totals = self.workers[worker] = WorkerTotals()
         self.made += 1
         totals.contributions += 1
-        totals.points += points
-        self.points += points
-        totals.compute_ns += compute_ns
-        totals.wait_ns += report.wait_ns
-        totals.transfer_ns += report.transfer_ns
+        totals.points = min(_MOST, totals.points + points)
+        self.points = min(_MOST, self.points + points)
+        totals.compute_ns = min(_MOST, totals.compute_ns + compute_ns)
+        totals.wait_ns = min(_MOST, totals.wait_ns + report.wait_ns)
+        totals.transfer_ns = min(_MOST, totals.transfer_ns + report.transfer_ns)
         redone_ns = report.abandoned_ns
         visited = report.weight if report.visited < 0 else report.visited
         if points < visited:
             redone_ns += round(compute_ns * (1 - points / visited))
         if redone_ns:
-            totals.redone_ns += redone_ns
+            totals.redone_ns = min(_MOST, totals.redone_ns + redone_ns)
         if report.skipped:
-            totals.skipped += report.skipped
-            self.made += report.skipped
+            totals.skipped = min(_MOST, totals.skipped + report.skipped)
+            self.made = min(_MOST, self.made + report.skipped)
         self._computed_ns.append(compute_ns)
         span = self._span
         self._last = worker
@@ -157,10 +156,10 @@ class Accounting:
             if trailer.sequence > 1:
                 span.rtts_ns.append(report.wait_ns)
         span.contributions += 1
-        span.points += points
+        span.points = min(_MOST, span.points + points)
         if report.nbytes >= 0:
             span.parts += 1
-            span.parts_nbytes += report.nbytes
+            span.parts_nbytes = min(_MOST, span.parts_nbytes + report.nbytes)
         if report.objective is None:
             return
         if self.whole_objectives:
@@ -202,8 +201,7 @@ class Accounting:
         objective = self._pass_objective / self._pass_weight if self._pass_weight else None
         self.passes, self._passed_ns = passes, now_ns
         self._pass_objective = self._pass_weight = 0.0
-        points = min(_MOST, self.points)
-        return {"round": round_, "passes": passes, "points": points, "objective": objective}
+        return {"round": round_, "passes": passes, "points": self.points, "objective": objective}
 
     def close(
         self, round_: int, reason: str, passes: int, now_ns: int, final: bool
@@ -237,7 +235,7 @@ class Accounting:
             "round": round_,
             "rounds": span.rounds,
             "contributions": span.contributions,
-            "points": min(_MOST, span.points),
+            "points": span.points,
             "objective": objective,
             "longest_s": span.longest_ns / 1e9,
             "usage": span.usage / span.usages if span.usages else None,
@@ -253,7 +251,7 @@ class Accounting:
 
 def _pushed(span: _Span) -> dict[str, int]:
     """The contributions whose size is not that of the model, and their size."""
-    return {"contributions": span.parts, "nbytes": min(_MOST, span.parts_nbytes)}
+    return {"contributions": span.parts, "nbytes": span.parts_nbytes}
 
 
 def _median_ms(times_ns: list[int]) -> float | None:

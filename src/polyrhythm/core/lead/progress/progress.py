@@ -16,6 +16,7 @@ from polyrhythm.core.machine import Reason
 from polyrhythm.core.record import Record
 from polyrhythm.core.sync.registry import traits_of
 from polyrhythm.wire.messages import (
+    MOST_COUNT,
     Abstained,
     ContributionReport,
     JobSpec,
@@ -323,7 +324,8 @@ class JobProgress:
     def count(self, trailer: Trailer, points: int, now_ns: int) -> None:
         """Count a complete contribution, with this many points that count as visited."""
         worker, report = trailer.worker, trailer.report
-        self._state.points += points
+        # a worker without a data set may report any number of points
+        self._state.points = min(MOST_COUNT, self._state.points + points)
         self.steps.count(report)
         self._state.skipped = 0
         self.goals.limit.on_contributed(worker, now_ns)
