@@ -15,7 +15,8 @@ from polyrhythm.core.liveness import PauseDetector
 
 
 class Timed(Protocol):
-    """A part of the lead that has a deadline."""
+    """A part of the lead that has a deadline, or the state of such a part. *The lead asks for all
+    deadlines after every event, so a part keeps the time, and does not compute it when it is asked.*"""
 
     @property
     def wake_ns(self) -> int | None:
@@ -43,10 +44,12 @@ class Deadlines:
     @property
     def wake_ns(self) -> int | None:
         """The earliest deadline; None if there is none."""
-        times_ns = [ns for part in self._parts if (ns := part.wake_ns) is not None]
-        if self._detector.wake_ns is not None:
-            times_ns.append(self._detector.wake_ns)
-        return min(times_ns, default=None)
+        earliest_ns = self._detector.wake_ns
+        for part in self._parts:
+            wake_ns = part.wake_ns
+            if wake_ns is not None and (earliest_ns is None or wake_ns < earliest_ns):
+                earliest_ns = wake_ns
+        return earliest_ns
 
     def watch_for_pauses(self, now_ns: int) -> None:
         """Look for pauses of this process from now on, because a worker has joined."""

@@ -72,7 +72,7 @@ class LeadMachine:
         self._requests = OperatorRequests(parts, self._mode, self._lifecycle, self._cuts)
         self._overtime = Overtime(parts, self._mode, self._lifecycle)
         self._deadlines = Deadlines(state.pauses, parts.outbox)
-        self._register_deadlines(parts)
+        self._register_deadlines(parts, state)
 
     @classmethod
     def restore(cls, job: m.JobSpec, snapshot: bytes, seat: Seat = FIRST_SEAT) -> "LeadMachine":
@@ -83,18 +83,19 @@ class LeadMachine:
         """Everything that the lead remembers between two events."""
         return encode_state(self._state)
 
-    def _register_deadlines(self, parts: Parts) -> None:
+    def _register_deadlines(self, parts: Parts, state: LeadState[sync.SyncPolicy]) -> None:
         register = self._deadlines.register
         register(self._lifecycle.suspicion, self._lifecycle.evict_silent)
         register(parts.broken, parts.broken.expire)
-        register(parts.saving, lambda now_ns: self._ending.on_time(self._mode.done, now_ns))
-        register(parts.best)
+        register(state.saving, lambda now_ns: self._ending.on_time(self._mode.done, now_ns))
+        register(state.best.saving)
         register(parts.servers.suspicion, self._suspect_servers)
         register(parts.progress.goals.limit, self._end_overtime)
-        register(parts.enrolment, self._leasing.on_time)
+        register(state.enrolment, self._leasing.on_time)
         register(parts.removals, self._lifecycle.on_removals_due)
         register(parts.stopping, self._end_stopping)
-        register(self._cuts)
+        if self.job.store:
+            register(self._cuts)
         register(parts.opening, self._open_after_timeout)
 
     # -- the machine ---------------------------------------------------------------------------
@@ -115,10 +116,13 @@ class LeadMachine:
     def wake_at(self) -> int | None:
         if self._ending.over:
             return None
-        policy_ns = self._rounds.wake_ns if self._rounds.open and not self._ending.decided else None
-        return min(
-            (ns for ns in (policy_ns, self._deadlines.wake_ns) if ns is not None), default=None
-        )
+        wake_ns = self._deadlines.wake_ns
+        if not self._rounds.open or self._ending.decided:
+            return wake_ns  # the policy is not asked
+        policy_ns = self._rounds.wake_ns
+        if wake_ns is None or policy_ns is None:
+            return policy_ns if wake_ns is None else wake_ns
+        return min(wake_ns, policy_ns)
 
     def why(self) -> Waiting:
         return self._waiting.why()

@@ -74,6 +74,11 @@ class SavingState(msgspec.Struct):
     """When the lead gives the file up, unless a further slice is written before that. While
     the model is held: when the lead tries again."""
 
+    def exclude_time(self, paused_ns: int, now_ns: int) -> None:
+        """Extend the deadline by the time in which the lead was paused."""
+        if self.wake_ns is not None:
+            self.wake_ns += paused_ns
+
 
 class Saving:
     def __init__(
@@ -109,10 +114,6 @@ class Saving:
         """Why the servers hold the final model until it can be written; None if nothing has
         prevented that."""
         return self._state.held
-
-    @property
-    def wake_ns(self) -> int | None:
-        return self._state.wake_ns
 
     def begin(self, file: str, round_: int, now_ns: int, *, copied: bool = False) -> None:
         """Begin to write the model of this round. `copied`: training goes on, and the servers send
@@ -234,10 +235,6 @@ class Saving:
         self._outbox.do(DiscardModel(self._state.number))
         return self._give_up(Reason("no-progress", {"servers": self._late()}))
 
-    def exclude_time(self, paused_ns: int, now_ns: int) -> None:
-        if self._state.wake_ns is not None:
-            self._state.wake_ns += paused_ns
-
     def _give_up(self, reason: Reason) -> Reason:
         self._over()
         return reason
@@ -315,10 +312,6 @@ class KeepBest:
         """Whether the file of the best model is being written."""
         return self._saving.active
 
-    @property
-    def wake_ns(self) -> int | None:
-        return self._saving.wake_ns
-
     # In the methods below, `done` is the number of rounds (without rounds: round equivalents) that
     # the job has done, and `last` says that the job ends, so no further fold may come.
 
@@ -395,10 +388,6 @@ class KeepBest:
         if (fault := self._saving.overdue(now_ns)) is not None:
             self._note_failure(fault)
             self._copy_if_due(done, now_ns, last=last)
-
-    def exclude_time(self, paused_ns: int, now_ns: int) -> None:
-        """Extend the deadline by the time in which the lead was paused."""
-        self._saving.exclude_time(paused_ns, now_ns)
 
     def on_rerouted(self, done: int, now_ns: int, *, last: bool) -> None:
         """Give up the file and copy again: slices have new primaries, which have no copies."""

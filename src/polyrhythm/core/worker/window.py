@@ -21,20 +21,21 @@ it adds nothing to the gradients of a contribution. If no other step remains, th
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
 from typing import SupportsFloat
+
+import msgspec
+from msgspec.structs import replace
 
 from polyrhythm.core.worker.cadence import Standing
 from polyrhythm.errors import NotFinite
 from polyrhythm.wire.messages import ChunkProgress, ContributionReport
 
 
-@dataclass(slots=True)
-class _Batches:
+class _Batches(msgspec.Struct):
     """Batches that were drawn one after the other. `lease`: the lease of the first batch."""
 
     points: int = 0
-    progress: dict[int, ChunkProgress] = field(default_factory=dict)
+    progress: dict[int, ChunkProgress] = {}
     lease: int = 0
 
     def add(self, points: int, progress: Sequence[ChunkProgress], lease: int) -> None:
@@ -48,8 +49,7 @@ class _Batches:
         return replace(self, progress=dict(self.progress))
 
 
-@dataclass(slots=True)
-class _Work:
+class _Work(msgspec.Struct):
     """What was done since the last contribution."""
 
     points: float = 0.0
@@ -59,14 +59,14 @@ class _Work:
     computed with them. They count as visited, but have no weight."""
     given: float | None = None
     """The number of points that the user's code gave with its steps; None if it gave no number."""
-    visited: _Batches = field(default_factory=_Batches)
+    visited: _Batches = msgspec.field(default_factory=_Batches)
     """The batches that the next contribution reports as visited."""
     steps: int = 0
     whole_steps: float = 0.0
     """The steps, counted in steps over whole batches."""
     stepped: float = 0.0
     """The weight at the last step."""
-    losses: list[tuple[SupportsFloat, float]] = field(default_factory=list)
+    losses: list[tuple[SupportsFloat, float]] = []
     """Per step: the user's loss, and the number of its points."""
     first_loss: tuple[SupportsFloat, int] | None = None
     left_out: int = 0
@@ -87,6 +87,14 @@ class _Work:
     @property
     def weighed(self) -> float:
         return self.points - self.dropped if self.given is None else self.given
+
+    @property
+    def loss(self) -> float | None:
+        """The mean of the losses over their points; None if there is no loss."""
+        if not self.losses:
+            return None
+        points = sum(count for _, count in self.losses)
+        return sum(float(loss) * count for loss, count in self.losses) / points
 
 
 class Window:
@@ -287,11 +295,9 @@ class Window:
             visited = work.visited.points
             if work.given is not None:
                 visited = round(work.given) if first else 0
-        points = sum(count for _, count in work.losses)
-        total = sum(float(loss) * count for loss, count in work.losses)
         return ContributionReport(
             weight=weight,
-            objective=total / points if work.losses else None,
+            objective=work.loss,
             progress=tuple(work.visited.progress.values()),
             lease=lease,
             steps=max(1, work.steps),

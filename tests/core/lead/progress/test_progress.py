@@ -154,7 +154,8 @@ def test_a_snapshot_is_made_and_read_whatever_workers_report() -> None:
         nbytes=most,
     )
     for _ in range(2**11):
-        job.progress.count(Trailer(worker=0, report=report), most, 1)
+        job.progress.count(Trailer(worker=0, report=report), 2**32, 1)
     state = decode_state(job.spec, encode_state(job.state))
     assert state.progress.accounting.workers[0].wait_ns == 2**63 - 1
-    assert state.progress.points == most, "workers can read this number in `Progress`"
+    job.progress.count(Trailer(worker=0, report=report), most, 1)
+    assert job.progress.told().points == most, "workers read no larger number"

@@ -31,6 +31,11 @@ class EnrolmentState(msgspec.Struct):
     wake_ns: int | None = None
     """Until when the passes wait for private data sets of the checkpoint; None if they do not wait."""
 
+    def exclude_time(self, paused_ns: int, now_ns: int) -> None:
+        """Extend the deadline by the time in which the lead was paused."""
+        if self.wake_ns is not None:
+            self.wake_ns += paused_ns
+
 
 class Enrolment:
     def __init__(
@@ -175,15 +180,6 @@ class Enrolment:
         sets of members can come back in time."""
         if self._private is not None and self._view.specs():
             self._private.expect({member.name for member in self._view.members()})
-
-    @property
-    def wake_ns(self) -> int | None:
-        return self._state.wake_ns
-
-    def exclude_time(self, paused_ns: int, now_ns: int) -> None:
-        """Extend the deadline by the time in which the lead was paused."""
-        if self._state.wake_ns is not None:
-            self._state.wake_ns += paused_ns
 
     def on_time(self, now_ns: int) -> None:
         """Do not wait for data sets of a checkpoint any longer, if it is time."""

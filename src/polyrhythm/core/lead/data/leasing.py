@@ -20,6 +20,10 @@ from polyrhythm.core.migration import OFF
 from polyrhythm.core.values import plain_reason
 from polyrhythm.wire import messages as m
 
+_MOST_POINTS = 2**32
+"""Without a data set, a contribution counts for at most this many points. A worker may report any
+number, and sums over all contributions must fit into 64 bits."""
+
 
 class Leasing:
     def __init__(self, parts: Parts, mode: Mode) -> None:
@@ -74,7 +78,8 @@ class Leasing:
         """Record the progress that this member reports with a contribution; returns the number of
         points visited. `ahead`: see `DataPlan.commit`."""
         if not self._plan.begun:
-            return int(report.weight) if report.visited < 0 else report.visited
+            points = int(report.weight) if report.visited < 0 else report.visited
+            return min(_MOST_POINTS, points)
         points = self._plan.commit(holder, report.progress, ahead=ahead)
         if self._balancing is not None:
             self._balancing.speeds.visited(holder, points)

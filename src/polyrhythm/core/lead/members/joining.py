@@ -68,34 +68,34 @@ class Opening(msgspec.Struct):
     _workers: int
     _start_timeout_s: float
     since_ns: int = 0
-    until_ns: int | None = None
+    """When the first worker was admitted."""
+    wake_ns: int | None = None
+    """When the start timeout ends; None if it has not begun, or is over."""
+    _begun: bool = False
+    """Whether the start timeout has begun."""
     _overdue: bool = False
-    _opened: bool = False
 
     def on_admitted(self, now_ns: int) -> None:
-        if self.until_ns is None:
-            self.since_ns = now_ns
-            self.until_ns = now_ns + round(self._start_timeout_s * 1e9)
+        if not self._begun:
+            self._begun, self.since_ns = True, now_ns
+            self.wake_ns = now_ns + round(self._start_timeout_s * 1e9)
 
     def exclude_time(self, paused_ns: int, now_ns: int) -> None:
         """Extend the start timeout by the time in which the lead was paused."""
-        if self.until_ns is not None:
-            self.until_ns += paused_ns
+        if self.wake_ns is not None:
+            self.wake_ns += paused_ns
 
     def on_lost(self) -> None:
         """Do not wait any more for a worker that has left before round 1."""
         self._workers = max(1, self._workers - 1)
 
     def on_time(self, now_ns: int) -> None:
-        self._overdue = self.until_ns is not None and now_ns >= self.until_ns
-
-    @property
-    def wake_ns(self) -> int | None:
-        return None if self._overdue or self._opened else self.until_ns
+        if self.wake_ns is not None and now_ns >= self.wake_ns:
+            self._overdue, self.wake_ns = True, None
 
     def on_opened(self) -> None:
         """Forget the start timeout: round 1 opens."""
-        self._opened = True
+        self.wake_ns = None
 
     def missing(self, attached: int) -> int:
         """How many more workers round 1 waits for."""

@@ -36,14 +36,14 @@ class Removals(msgspec.Struct):
     _rejoin_until_ns: int = 0
     _deserted_ns: int | None = None
     """When a job without members counts as deserted; None while it has members."""
+    wake_ns: int | None = None
+    """The earliest of these deadlines; None if there is none."""
 
-    @property
-    def wake_ns(self) -> int | None:
-        """The earliest of all deadlines that this object keeps; None if there is none."""
+    def _schedule(self) -> None:
         times_ns = list(self._links_until_ns.values())
         if self._deserted_ns is not None:
             times_ns.append(self._deserted_ns)
-        return min(times_ns, default=None)
+        self.wake_ns = min(times_ns, default=None)
 
     @property
     def any(self) -> bool:
@@ -73,6 +73,7 @@ class Removals(msgspec.Struct):
         self._evicted[worker] = incarnation
         if self.links_s < math.inf:
             self._links_until_ns[worker] = now_ns + round(self.links_s * 1e9)
+            self._schedule()
 
     def links_due(self, now_ns: int, *, alone: bool) -> list[Holder]:
         """The evicted members whose links must be closed now. `alone`: the job has no member left.
@@ -80,6 +81,7 @@ class Removals(msgspec.Struct):
         due = [worker for worker, until_ns in self._links_until_ns.items() if until_ns <= now_ns]
         for worker in due:
             self._links_until_ns[worker] = now_ns + round(self.links_s * 1e9)
+        self._schedule()
         return [] if alone else [(worker, self._evicted[worker]) for worker in due]
 
     def on_link_ended(self, worker: int, incarnation: int, now_ns: int) -> bool:
@@ -90,12 +92,14 @@ class Removals(msgspec.Struct):
             del self._evicted[worker]
             self._links_until_ns.pop(worker, None)
             self._rejoin_until_ns = now_ns + _REJOINS_WITHIN_NS
+            self._schedule()
         return evicted
 
     def joined(self, worker: int) -> None:
         self._evicted.pop(worker, None)
         self._links_until_ns.pop(worker, None)
         self._deserted_ns = None
+        self._schedule()
 
     def is_deserted(self, now_ns: int) -> bool:
         """Whether a job without members has waited long enough for a member."""
@@ -103,6 +107,7 @@ class Removals(msgspec.Struct):
             return False
         if self._deserted_ns is None:
             self._deserted_ns = max(now_ns + round(self.grace_s * 1e9), self._rejoin_until_ns)
+            self._schedule()
         return now_ns >= self._deserted_ns
 
     def exclude_time(self, paused_ns: int, now_ns: int) -> None:
@@ -112,6 +117,7 @@ class Removals(msgspec.Struct):
             self._links_until_ns[worker] += paused_ns
         if self._deserted_ns is not None:
             self._deserted_ns += paused_ns
+        self._schedule()
 
     def overdue(self, now_ns: int) -> bool:
         return self._deserted_ns is not None and now_ns >= self._deserted_ns

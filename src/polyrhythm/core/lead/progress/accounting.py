@@ -46,6 +46,17 @@ class WorkerTotals:
     """How many contributions of this worker were left out because the training loop had made no
     step."""
 
+    def add_times(self, compute_ns: int, wait_ns: int, transfer_ns: int, redone_ns: int) -> None:
+        self.compute_ns += compute_ns
+        self.wait_ns += wait_ns
+        self.transfer_ns += transfer_ns
+        self.redone_ns += redone_ns
+        if self.compute_ns + self.wait_ns + self.transfer_ns + self.redone_ns > _MOST:
+            self.compute_ns = min(_MOST, self.compute_ns)
+            self.wait_ns = min(_MOST, self.wait_ns)
+            self.transfer_ns = min(_MOST, self.transfer_ns)
+            self.redone_ns = min(_MOST, self.redone_ns)
+
     def fields(self) -> dict[str, int]:
         fields = {
             "contributions": self.contributions,
@@ -132,17 +143,13 @@ class Accounting:
             totals = self.workers[worker] = WorkerTotals()
         self.made += 1
         totals.contributions += 1
-        totals.points = min(_MOST, totals.points + points)
-        self.points = min(_MOST, self.points + points)
-        totals.compute_ns = min(_MOST, totals.compute_ns + compute_ns)
-        totals.wait_ns = min(_MOST, totals.wait_ns + report.wait_ns)
-        totals.transfer_ns = min(_MOST, totals.transfer_ns + report.transfer_ns)
+        totals.points += points
+        self.points += points
         redone_ns = report.abandoned_ns
         visited = report.weight if report.visited < 0 else report.visited
         if points < visited:
             redone_ns += round(compute_ns * (1 - points / visited))
-        if redone_ns:
-            totals.redone_ns = min(_MOST, totals.redone_ns + redone_ns)
+        totals.add_times(compute_ns, report.wait_ns, report.transfer_ns, redone_ns)
         if report.skipped:
             totals.skipped = min(_MOST, totals.skipped + report.skipped)
             self.made = min(_MOST, self.made + report.skipped)
@@ -156,7 +163,7 @@ class Accounting:
             if trailer.sequence > 1:
                 span.rtts_ns.append(report.wait_ns)
         span.contributions += 1
-        span.points = min(_MOST, span.points + points)
+        span.points += points
         if report.nbytes >= 0:
             span.parts += 1
             span.parts_nbytes = min(_MOST, span.parts_nbytes + report.nbytes)

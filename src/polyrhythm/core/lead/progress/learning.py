@@ -27,7 +27,7 @@ from typing import Any
 
 import msgspec
 
-from polyrhythm.wire.messages import MOST_COUNT, ContributionReport
+from polyrhythm.wire.messages import ContributionReport
 
 _REST = 0.5
 """At the end of a job, a last check is made if this share of a pass was visited since the check
@@ -120,7 +120,7 @@ class Passes(msgspec.Struct):
     def count(self, report: ContributionReport, points: int) -> None:
         """Count a complete contribution; `points` of its points were visited for the first time in
         their pass."""
-        self.visited = min(MOST_COUNT, self.visited + points)
+        self.visited += points
         if report.objective is not None:
             self._losses.add(report.objective, report.weight)
         if report.probe is not None:

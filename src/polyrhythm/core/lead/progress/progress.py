@@ -324,7 +324,7 @@ class JobProgress:
     def count(self, trailer: Trailer, points: int, now_ns: int) -> None:
         """Count a complete contribution, with this many points that count as visited."""
         worker, report = trailer.worker, trailer.report
-        # a worker without a data set may report any number of points
+        # workers are told this number, and read no larger one
         self._state.points = min(MOST_COUNT, self._state.points + points)
         self.steps.count(report)
         self._state.skipped = 0
