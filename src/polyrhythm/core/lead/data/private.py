@@ -27,7 +27,7 @@ from polyrhythm.errors import InvariantBroken
 from polyrhythm.wire.messages.reasons import Field
 
 
-class DataSet(msgspec.Struct, eq=False):
+class PrivateDataSet(msgspec.Struct, eq=False):
     """The data set of one worker. `base`: the number of its first point, counted over all data
     sets."""
 
@@ -51,7 +51,7 @@ class DataSet(msgspec.Struct, eq=False):
 
 
 class PrivateState(msgspec.Struct):
-    sets: list[DataSet] = []
+    sets: list[PrivateDataSet] = []
     """All data sets, in the order in which they were announced. If several belong to workers of one
     name, the last of them is the present one."""
     floor: int = 0
@@ -90,23 +90,23 @@ class PrivateData:
         for each in record.chunks:
             found = self._sets.get(each.holder)
             if found is None:
-                found = self._add_set(DataSet(each.holder, each.first, 0, [], expected=True))
+                found = self._add_set(PrivateDataSet(each.holder, each.first, 0, [], expected=True))
             chunk = Chunk(each.first, each.last, passes=each.passes, cursor=each.cursor)
             self._append(found, [chunk])
             found.points += each.last - each.first
         self._expected = list(self._sets.values())
 
-    def _add_set(self, found: DataSet) -> DataSet:
+    def _add_set(self, found: PrivateDataSet) -> PrivateDataSet:
         self._state.sets.append(found)
         self._sets[found.name] = found
         return found
 
-    def _append(self, found: DataSet, chunks: Sequence[Chunk]) -> None:
+    def _append(self, found: PrivateDataSet, chunks: Sequence[Chunk]) -> None:
         """Add these chunks to the plan. They belong to this data set."""
         found.chunks += self.plan.add_chunks(chunks)
         self._set_of += [found] * len(chunks)
 
-    def _expect_only(self, expected: Iterable[DataSet]) -> None:
+    def _expect_only(self, expected: Iterable[PrivateDataSet]) -> None:
         """Of the data sets of the checkpoint, only these may still be announced."""
         found = set(expected)
         for each in self._expected:
@@ -165,7 +165,7 @@ class PrivateData:
             self._expect_only(each for each in self._expected if each.name != name)
 
     @staticmethod
-    def _other(found: DataSet, holder: Holder, fingerprint: str) -> bool:
+    def _other(found: PrivateDataSet, holder: Holder, fingerprint: str) -> bool:
         """Whether a member that comes back certainly has another data set than before. A member
         that has not left is allowed to change the values of its points, so its data set counts as
         the same."""
@@ -187,7 +187,7 @@ class PrivateData:
         fields: dict[str, Field] = {"name": name, "points": points, "total": total, **more}
         self._state.news.append(Reason(code, fields))
 
-    def _tell_replaced(self, old: DataSet, points: int, *, shares: bool) -> None:
+    def _tell_replaced(self, old: PrivateDataSet, points: int, *, shares: bool) -> None:
         """Report that a worker has come back with another data set. If it does not share that one,
         other workers drop the old points (`drop_unshared`)."""
         if old.holder is not None:
@@ -198,25 +198,25 @@ class PrivateData:
         self._state.news.append(Reason(code, {**fields, "kept": kept} if kept else fields))
         old.holder = None
 
-    def _add(self, name: str, points: int, least: int, *, shares: bool) -> DataSet:
+    def _add(self, name: str, points: int, least: int, *, shares: bool) -> PrivateDataSet:
         base = self.plan.chunks[-1].last if self.plan.chunks else 0
         most = CHUNKS_TO_BALANCE if shares else CHUNKS_PER_WORKER
         count = max(1, min(points // least, most))
-        found = self._add_set(DataSet(name, base, points, []))
+        found = self._add_set(PrivateDataSet(name, base, points, []))
         edges = [base + points * index // count for index in range(count + 1)]
         self._append(found, [Chunk(first, last) for first, last in pairwise(edges)])
         return found
 
-    def _loose(self, found: DataSet) -> list[int]:
+    def _loose(self, found: PrivateDataSet) -> list[int]:
         """The chunks of a data set that no member holds."""
         return [index for index in found.chunks if self.plan.chunks[index].holder is None]
 
-    def _away(self, found: DataSet) -> list[int]:
+    def _away(self, found: PrivateDataSet) -> list[int]:
         """The chunks of a data set that other workers hold."""
         holders = ((index, self.plan.chunks[index].holder) for index in found.chunks)
         return [index for index, at in holders if at is not None and at[0] != found.worker]
 
-    def _lend(self, found: DataSet, passes: int) -> bool:
+    def _lend(self, found: PrivateDataSet, passes: int) -> bool:
         """Lease the chunks of a data set to its owner, unless another member has them. `passes`: the
         present pass. Returns whether the lease of the owner changed."""
         loose = self._loose(found)
@@ -290,7 +290,7 @@ class PrivateData:
         chunks are excluded from the passes."""
         self._state.floor = passes
         changed = self._rescue(lost, gone, copies)
-        loose: dict[DataSet, list[tuple[int, int]]] = {}
+        loose: dict[PrivateDataSet, list[tuple[int, int]]] = {}
         """Per data set, the chunks that no member holds now, and the numbers of their last holders."""
         for index, (worker, _) in sorted(lost):
             if self.plan.chunks[index].holder is None:
@@ -333,7 +333,7 @@ class PrivateData:
         return found
 
     def _tell_released(
-        self, found: DataSet, loose: list[tuple[int, int]], *, owner_left: bool
+        self, found: PrivateDataSet, loose: list[tuple[int, int]], *, owner_left: bool
     ) -> None:
         """Report what the removal of members means for this data set. `loose`: its chunks that lost
         their holders, with the numbers of these workers. `owner_left`: its owner was removed."""
