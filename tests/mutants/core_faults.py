@@ -325,6 +325,24 @@ CORE: tuple[Mutant, ...] = (
         "::test_a_lead_that_is_restored_after_every_event_does_the_same[0]",
     ),
     mutant(
+        "restored-lead-forgets-moves",
+        "A lead that was restored from its state forgets which deliveries of points are under way.",
+        "core:connect",
+        "Migration(state.migration, plan, choice, job.migrate_memory)",
+        "Migration(MigrationState(), plan, choice, job.migrate_memory)",
+        "tests/sim/test_lead_snapshot.py"
+        "::test_a_lead_that_is_restored_after_every_event_does_the_same[4]",
+    ),
+    mutant(
+        "restored-lead-forgets-the-best-value",
+        "A lead that was restored from its state keeps a model that is worse than an earlier one.",
+        "core:connect",
+        "KeepBest(state.best, job, routing, rounds, outbox)",
+        "KeepBest(begin_state(job).best, job, routing, rounds, outbox)",
+        "tests/core/lead/test_restored_lead.py"
+        "::test_a_restored_lead_passes_the_tests_of_the_lead",
+    ),
+    mutant(
         "restored-lead-forgets-silent-servers",
         "A lead that was restored from its state counts the silence of every server anew.",
         "core:connect",

@@ -1,0 +1,24 @@
+"""A plugin of pytest: every lead restores itself from its snapshot after every event.
+
+    python -m pytest -p tests.restored_lead tests/core/lead
+
+A test that passes with this plugin shows that a snapshot has everything on which the test depends.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from polyrhythm.core.lead.machine import LeadMachine
+from polyrhythm.core.machine import Effect
+
+_handle = LeadMachine.handle
+
+
+def _handle_and_restore(lead: LeadMachine, event: Any, now_ns: int) -> Sequence[Effect]:
+    effects = _handle(lead, event, now_ns)
+    seat = lead._outbox.seat
+    lead.__dict__ = LeadMachine.restore(lead.job, lead.snapshot(), seat).__dict__
+    return effects
+
+
+LeadMachine.handle = _handle_and_restore  # type: ignore[method-assign]
