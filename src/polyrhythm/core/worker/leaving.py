@@ -12,7 +12,7 @@ limit.*
 from polyrhythm.core import events as ev
 from polyrhythm.core.effects import WITHOUT_PARAMETERS, End, Fail, Note, Rejoin, StopWaiting
 from polyrhythm.core.machine import Reason
-from polyrhythm.core.names import LEAD, server_number
+from polyrhythm.core.names import server_number
 from polyrhythm.core.worker.joining import Parted
 from polyrhythm.core.worker.lifecycle import Phase
 from polyrhythm.core.worker.state import WorkerState
@@ -111,7 +111,8 @@ class Departure:
         if state.job_over:
             return
         lead = event.peer == state.outbox.seat.name
-        peer = LEAD if lead else event.peer
+        # the detail names the process in which the lead runs
+        peer = f"the lead ({event.peer})" if lead else event.peer
         fields = {"name": state.name, "peer": peer, "detail": event.detail}
         reason = Reason("link-lost", fields)
         server = None if lead else server_number(event.peer)

@@ -371,4 +371,4 @@ def test_a_worker_that_loses_the_lead_rejoins_at_once() -> None:
     made = worker("bsp")
     made.handle(COMPUTED, 2)
     (rejoin,) = of(list(made.handle(ev.LinkClosed("s0", "reset"), 2)), fx.Rejoin)
-    assert in_words(rejoin.reason) == "anna lost its link to lead: reset"
+    assert in_words(rejoin.reason) == "anna lost its link to the lead (s0): reset"
