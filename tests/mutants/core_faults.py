@@ -339,8 +339,7 @@ CORE: tuple[Mutant, ...] = (
         "core:connect",
         "KeepBest(state.best, job, routing, rounds, outbox)",
         "KeepBest(begin_state(job).best, job, routing, rounds, outbox)",
-        "tests/core/lead/test_restored_lead.py"
-        "::test_a_restored_lead_passes_the_tests_of_the_lead",
+        "tests/core/lead/test_restored_lead.py::test_a_restored_lead_passes_the_tests_of_the_lead",
     ),
     mutant(
         "restored-lead-forgets-silent-servers",
