@@ -14,14 +14,14 @@ import pytest
 import torch
 
 from polyrhythm import Worker
+from polyrhythm.core.server.slices import OnArrivalSlices, RoundsSlices
 from polyrhythm.engines import inline
 from polyrhythm.io.link import Link
 from polyrhythm.runtime.options import NodeOptions
 from polyrhythm.runtime.server.node import ServerNode
 from polyrhythm.runtime.server.primary import OnArrivalPrimary, RoundsPrimary
 from polyrhythm.runtime.server.replica_memory import ReplicaMemory, SliceState
-from polyrhythm.runtime.server.replication import ReplicaSender
-from polyrhythm.wire.messages import Copy, JobSpec, Stamp, Target
+from polyrhythm.wire.messages import Contribution, Copy, JobSpec, SliceStep, Stamp, Target
 from tests.learn import twin_job as tj
 
 Lines = list[dict[str, Any]]
@@ -71,13 +71,12 @@ class Witness:
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self._lock = threading.Lock()
         self._made = threading.local()
-        """For each slice, the stamp of the step that this thread has forwarded and is about to
-        make."""
+        """For each slice, the stamp of the step that this thread is about to make."""
         self._seen: dict[Stamp, dict[str, bytes]] = {}
         self.tensors: set[str] = set()
         self.compared = 0
         self.different: list[str] = []
-        self._watch_forwarding(patch)
+        self._watch_rules(patch)
         self._watch_primaries(patch)
         self._watch_copies(patch)
 
@@ -96,24 +95,22 @@ class Witness:
                 if wrong:
                     self.different.append(f"{stamp}: {', '.join(sorted(wrong))}")
 
-    def _watch_forwarding(self, patch: pytest.MonkeyPatch) -> None:
-        forward, fold_too = ReplicaSender.forward, ReplicaSender.fold_too
+    def _watch_rules(self, patch: pytest.MonkeyPatch) -> None:
+        fold, step_of = RoundsSlices.fold, OnArrivalSlices.step_of
 
-        def note(replicas: ReplicaSender, slice_: int) -> None:
-            with replicas._rules_lock:
-                self._made.__dict__[str(slice_)] = replicas._rules.stamp(slice_)
+        def fold_noted(rules: RoundsSlices, *rest: Any) -> tuple[int, ...]:
+            due = fold(rules, *rest)
+            for slice_ in due:
+                self._made.__dict__[str(slice_)] = rules.stamp(slice_)
+            return due
 
-        def forward_noted(replicas: ReplicaSender, copy: Copy, *rest: Any) -> Any:
-            result = forward(replicas, copy, *rest)
-            note(replicas, copy.slice)
-            return result
+        def step_of_noted(rules: OnArrivalSlices, message: Contribution, step: SliceStep) -> Any:
+            sent_on = step_of(rules, message, step)
+            self._made.__dict__[str(message.slice)] = rules.stamp(message.slice)
+            return sent_on
 
-        def fold_too_noted(replicas: ReplicaSender, slice_: int, *rest: Any) -> None:
-            fold_too(replicas, slice_, *rest)
-            note(replicas, slice_)
-
-        patch.setattr(ReplicaSender, "forward", forward_noted)
-        patch.setattr(ReplicaSender, "fold_too", fold_too_noted)
+        patch.setattr(RoundsSlices, "fold", fold_noted)
+        patch.setattr(OnArrivalSlices, "step_of", step_of_noted)
 
     def _watch_primaries(self, patch: pytest.MonkeyPatch) -> None:
         fold, fold_slice = RoundsPrimary.fold, OnArrivalPrimary.fold_slice
