@@ -36,7 +36,7 @@ def test_a_job_ends_without_the_worker_that_hangs(tmp_path: Path) -> None:
         far = command.join(path, "--name", "far")
         assert command.wait(100) == 3, command.stderr()
         errors, said = command.stderr(), command.stdout()
-        assert "nothing was folded since then" in errors and "Traceback" not in errors
+        assert "no update was applied since" in errors and "Traceback" not in errors
         assert "the job reached its goal: 0.3 seconds" in said
         assert "worker-1 failed: its training loop did not end" in said
         assert "far failed: its training loop did not end" in said

@@ -74,7 +74,7 @@ def test_the_summary_is_that_of_a_real_run(
     simulate(tmp_path / "mine.toml", name="run", runs_dir=tmp_path / "runs")
     out, err = capsys.readouterr()
     assert out.startswith("mine: the job reached its goal: 1 pass over the data\n")
-    assert "\n  worker-0: " in out and "over simulated links" not in out
+    assert "\n  worker-0 " in out and "over simulated links" not in out
     assert "worker-1 died: its link ended" in err
     kinds = {line["what"] for line in read_journal(tmp_path / "runs" / "run" / "journal.jsonl")}
     assert {"server-joined", "joined", "linked", "placed", "rounds", "left", "ended"} <= kinds
