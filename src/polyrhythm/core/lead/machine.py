@@ -264,7 +264,7 @@ class LeadMachine:
         return not self._cuts.awaits_fold(now_ns) and self._advance(now_ns, promotes=True)
 
     def _after_fold(self, now_ns: int) -> None:
-        """Every primary has folded: end the job, or release the members."""
+        """End the job after a fold, or release the members: every primary has folded."""
         self._contributions.on_folded(self._rounds.round)
         removed = self._removals.on_view_known()
         self._counting.forget(removed)
@@ -289,8 +289,8 @@ class LeadMachine:
     # -- servers -------------------------------------------------------------------------------
 
     def _end_if_fatal(self, fatal: Reason | None, now_ns: int) -> None:
-        """A server is lost. End the job if it cannot continue without that server: `fatal` is then
-        the reason, otherwise None."""
+        """End the job if it cannot continue without a server that was lost. `fatal`: the reason in
+        that case, otherwise None."""
         if fatal is not None:
             self._ending.finish(fatal, self._mode.done, now_ns, failed=True, lost=True)
 
@@ -308,7 +308,8 @@ class LeadMachine:
             self._end_if_fatal(fatal, now_ns)
 
     def _on_silent_link(self, message: m.Unreachable, now_ns: int) -> None:
-        """A server hears nothing of a worker or of another server, but the link has not ended."""
+        """Handle the report of a server that it hears nothing of a worker or of another server,
+        although the link has not ended."""
         worker, server = worker_number(message.peer), server_number(message.peer)
         member = None if worker is None else self.view.get(worker, message.peer_incarnation)
         if member is not None and member.attached:
@@ -328,7 +329,7 @@ class LeadMachine:
             self._lose_cut_off(separation, now_ns)
 
     def _on_unopened(self, message: m.Unreachable, now_ns: int) -> None:
-        """A worker that rejoins cannot connect to a server."""
+        """Handle the report of a worker that it rejoins and cannot connect to a server."""
         member = self.view.get(message.worker, message.incarnation)
         server = server_number(message.peer)
         if member is None or server is None or member.attached or self._ending.begun:
@@ -376,8 +377,8 @@ class LeadMachine:
         self._lifecycle.open_if_ready(now_ns)
 
     def _after_rerouting(self, now_ns: int) -> None:
-        """Every server applies the new routes: tell the members, and continue with everything that
-        waited for the routes."""
+        """Tell the members about the new routes, which every server applies now, and continue with
+        everything that waited for them."""
         change, rows, versions = self._servers.on_followed(now_ns)
         news = change.promoted or change.joined or change.lost or change.left
         for member in self.view.all_attached():

@@ -3,9 +3,9 @@
 Where the points of a data set are cut into chunks.
 
 A data set in a file has row groups, which are read as a whole. *Chunks are cut at the edges of row
-groups, so that a row group is read by one worker*, also when chunks move to other workers. If there
-are too few row groups to share them evenly, row groups are divided into several chunks; chunks are
-still cut at every edge of a row group.
+groups, so that each row group is read by one worker*, even after chunks have moved to other
+workers. If there are too few row groups to share them evenly, row groups are divided into several
+chunks; chunks are still cut at every edge of a row group.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ import msgspec
 Holder: TypeAlias = tuple[int, int]
 """A worker and its incarnation."""
 WantedMove: TypeAlias = tuple[int, Holder, Holder]
-"""A chunk that is to move, its holder, and its next holder."""
+"""A move to make: the chunk, its holder, and its next holder."""
 
 
 class Chunk(msgspec.Struct):
@@ -32,16 +32,17 @@ class Chunk(msgspec.Struct):
     """The number of the last progress report about this chunk. The reports about all chunks are
     numbered together, so a higher number means a later visit."""
     remembered: int = 0
-    """Kind statistics: how many visits the chunk has had since a member got it without the memory of its
-    points. As many of its points are in the sum, or all of them if there were more visits."""
+    """Kind statistics: how many visits the chunk has had since a member got it without the memory
+    of its points. So many of its points are in the sum; after more visits than it has points, all
+    of them are."""
 
     @property
     def points(self) -> int:
         return self.last - self.first
 
     def advance(self, passes: int, cursor: int, done: int, number: int) -> None:
-        """The holder has visited `done` points, up to this pass and cursor. `number`: the number of
-        the report."""
+        """Record that the holder has visited `done` points, up to this pass and cursor. `number`:
+        the number of the report."""
         self.passes, self.cursor = passes, cursor
         self.remembered += done
         self.visited = number
@@ -113,8 +114,8 @@ def quotas(
     chunks: int, held: Mapping[Holder, Collection[int]], members: Iterable[Holder]
 ) -> dict[Holder, int]:
     """How many chunks each member gets. All get the same number; if the chunks cannot be divided
-    evenly, the members that hold the most chunks get one more. The result is in descending order of
-    chunks held."""
+    evenly, the members that hold the most chunks get one more. The members with the most chunks
+    come first in the result."""
     ranked = sorted(members, key=lambda member: -len(held.get(member, ())))
     bound, extras = divmod(chunks, len(ranked))
     return {member: bound + (rank < extras) for rank, member in enumerate(ranked)}

@@ -1,8 +1,9 @@
-"""Members announce their data sets: why one is refused, and the plan that the first one makes.
+"""The data sets that members announce: why one is refused, and the plan that the first one makes.
 
-*The data sets of all members must have the same length, and their fingerprints must be alike, unless
-every member has a data set of its own (`private.py`). A job that resumes with private data waits for a
-while after its first round has opened: until then, data sets of the checkpoint can come back.*
+*The data sets of all members must have the same length, and their fingerprints must be alike,
+unless every member has a data set of its own (`private.py`). A job that resumes with private data
+waits for a while after its first round has opened: until then, data sets of the checkpoint can come
+back.*
 """
 
 import msgspec
@@ -71,7 +72,8 @@ class Enrolment:
     # -- a data set is announced ---------------------------------------------------------------
 
     def on_enrol(self, message: Enrol, member: Member) -> Reason | None:
-        """A member announces a data set. Returns why it is refused; None if it is accepted."""
+        """Take the data set that a member announces. Returns why it is refused; None if it is
+        accepted."""
         fault = self._too_small(message, member)
         if fault is None and self._private is not None:
             fault = self._enrol_private(message, member, self._private)
@@ -114,7 +116,7 @@ class Enrolment:
         return self._unlike(message, member)
 
     def _begin(self, message: Enrol) -> None:
-        """Make the plan, because the first data set is announced."""
+        """Make the plan from the first data set that is announced."""
         plan, record, whole = self._plan, self._state.record, self._whole_chunks
         members = plan.members = self._view.entered()
         if record is not None:
@@ -133,8 +135,9 @@ class Enrolment:
         self._migration.bound_copies(len(members))
 
     def _unlike(self, message: Enrol, member: Member) -> Reason | None:
-        """Why the data set of this member cannot be that of the others; None if it can. *A member may
-        announce other values of its points later: the others are not there yet.*"""
+        """Why the data set of this member cannot be that of the other members; None if it can. *A
+        member may later announce other values of its points, because the others have not got them
+        yet.*"""
         state = self._state
         differs = difference(state.fingerprint, message.data)
         if not member.enrolled and differs is not None:
@@ -170,14 +173,15 @@ class Enrolment:
         return None
 
     def on_opened(self, until_ns: int) -> None:
-        """The first round opens. Data sets of a checkpoint can come back until this time."""
+        """Let data sets of a checkpoint come back until this time, from the opening of the first
+        round."""
         if self._private is not None and self._state.record is not None:
             self._state.wake_ns = until_ns
         self.expect_members()
 
     def expect_members(self) -> None:
-        """Private data, in a job that resumes: from the opening of its first round on, only the data
-        sets of members can come back in time."""
+        """Private data, in a job that resumes: once its first round has opened, wait only for the
+        data sets of members."""
         if self._private is not None and self._view.specs():
             self._private.expect({member.name for member in self._view.members()})
 

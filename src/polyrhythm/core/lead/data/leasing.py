@@ -42,7 +42,7 @@ class Leasing:
     # -- members -------------------------------------------------------------------------------
 
     def on_enrol(self, message: m.Enrol, member: Member, now_ns: int) -> Reason | None:
-        """A member announces a data set: give it a lease of chunks. Returns why the data set is
+        """Give a member that announces a data set a lease of chunks. Returns why the data set is
         refused; None if it is accepted."""
         first = not self._plan.begun
         if self._private is not None:
@@ -62,7 +62,8 @@ class Leasing:
         return None
 
     def on_delivered(self, message: m.Delivered, member: Member, now_ns: int) -> None:
-        """A member has received the points of a chunk, or a delivery has failed."""
+        """Handle the report of a member that it has received the points of a chunk, or that a
+        delivery has failed."""
         delivery = (member.key, message.chunk, message.number)
         if message.fault is None:
             self._migration.on_arrived(*delivery, message.nbytes)
@@ -86,7 +87,8 @@ class Leasing:
         return points
 
     def on_confirmed(self, member: Member, number: int, now_ns: int) -> None:
-        """A member has contributed or abstained under the lease with this number."""
+        """Handle a contribution or an abstention of a member, which confirms the lease with this
+        number."""
         if self._migration.unconfirmed:
             self._migration.on_confirmed(member.key, number)
             self._migration.settle()
@@ -94,8 +96,8 @@ class Leasing:
             self._progress.note_moves()
 
     def waits(self, member: Member, number: int) -> bool:
-        """A member has no points to visit under lease `number`. Returns True if it waits for points
-        that move (`--migrate blocking`), and False if it has visited all of its points."""
+        """Whether a member that has no points to visit under lease `number` waits for points that
+        move (`--migrate blocking`). False: it has visited all of its points."""
         return self._migration.waits(member.key) or self.is_outdated(member, number)
 
     def is_outdated(self, member: Member, number: int) -> bool:
@@ -106,9 +108,9 @@ class Leasing:
     # -- folds ---------------------------------------------------------------------------------
 
     def on_folded(self, removed: Collection[Holder], now_ns: int) -> None:
-        """A round is folded, and every server knows that the members in `removed` have left.
-        Distribute the chunks again, and balance the passes. *Members get their leases before they are
-        released for the next round.*"""
+        """Distribute the chunks again, and balance the passes, after a fold. Every server knows
+        that the members in `removed` have left. *Members get their leases before they are released
+        for the next round.*"""
         ends = self._stopping.goal is not None
         if self._plan.begun:
             self.share_again(removed, ends=ends)
@@ -123,9 +125,10 @@ class Leasing:
         self._progress.note_moves()
 
     def share_again(self, gone: Collection[Holder], *, ends: bool = False) -> None:
-        """Every server knows the view, in which the members in `gone` are missing: share the chunks
-        again. `ends`: a job of kind statistics has reached its goal. Members that have joined then
-        get no chunks of other members, because the sum would lack the points of a chunk that moves."""
+        """Share the chunks again, without the members in `gone`: every server knows the view in
+        which these are missing. `ends`: a job of kind statistics has reached its goal. Members that
+        have joined then get no chunks of other members, because the sum would lack the points of a
+        chunk that moves."""
         plan, migration = self._plan, self._migration
         self._enrolment.expect_members()
         if gone or self._private is not None:

@@ -141,7 +141,8 @@ class InactiveCopies:
         self._state.share_points = -(-self._plan.points // max(1, members))
 
     def measure(self, chunk: int, nbytes: int) -> None:
-        """The points of this chunk have arrived; they have this many bytes."""
+        """Measure the size of a point: the points of this chunk, which have arrived, have this many
+        bytes."""
         self._state.point_nbytes = nbytes / max(1, self._plan.chunks[chunk].points)
 
     @property
@@ -177,11 +178,12 @@ class InactiveCopies:
                 points -= plan.chunks[index].points
 
     def activate(self, holder: Holder, chunk: int) -> None:
-        """The member holds the chunk again."""
+        """Make the copy of this chunk active, because the member holds the chunk again."""
         self._held.get(holder, {}).pop(chunk, None)
 
     def activate_held(self) -> None:
-        """The chunks were distributed again: copies of chunks that a member holds again are active."""
+        """Make copies active whose chunks their members hold again, because the chunks were
+        distributed again."""
         for holder, copies in self._held.items():
             for index in [each for each in copies if self._plan.chunks[each].holder == holder]:
                 del copies[index]
@@ -198,7 +200,7 @@ class InactiveCopies:
         return found
 
     def forget(self, member: Holder) -> None:
-        """This member was removed."""
+        """Forget the copies of a member that was removed."""
         self._held.pop(member, None)
 
     def check(self) -> None:
@@ -241,7 +243,7 @@ class MigrationState(msgspec.Struct):
     was sent yet)."""
     counts: EndedCounts = msgspec.field(default_factory=EndedCounts)
     over: bool = False
-    """Whether the job is over. If so, all moves are in the journal already."""
+    """Whether the job is over. Then all moves are in the journal already."""
 
 
 class Migration:
@@ -335,14 +337,14 @@ class Migration:
         self._copies.bound(members)
 
     def on_listening(self, holder: Holder, name: str, address: Address) -> None:
-        """The member receives points at this address."""
+        """Note that the member receives points at this address."""
         earlier = self._state.deliveries
         if (before := self._receivers.get(holder)) is not None:
             earlier = before.earlier
         self._receivers[holder] = PointsReceiver(name, address, earlier)
 
     def forget(self, gone: Iterable[Holder]) -> None:
-        """These members were removed: drop their queued moves, and forget their copies."""
+        """Drop the queued moves of members that were removed, and forget their copies."""
         left = set(gone)
         for move in self._queued():
             if left & {move.source, move.target}:
@@ -357,7 +359,7 @@ class Migration:
             del self._unadded[chunk]
 
     def activate_copies(self) -> None:
-        """The chunks were distributed again."""
+        """Make copies active, because the chunks were distributed again."""
         self._copies.activate_held()
 
     # -- moves begin ---------------------------------------------------------------------------
@@ -401,7 +403,7 @@ class Migration:
     # -- moves go on and end -------------------------------------------------------------------
 
     def on_arrived(self, sender: Holder, chunk: int, number: int, nbytes: int) -> None:
-        """A worker reports that it has all points of a chunk."""
+        """Handle a worker's report that it has all points of a chunk."""
         move = self._in_flight().get(chunk)
         if move is None or move.delivery != number or move.target != sender:
             return
@@ -409,7 +411,7 @@ class Migration:
         self._plan.on_arrived(chunk)
 
     def on_failed(self, sender: Holder, chunk: int, number: int, fault: Reason) -> None:
-        """A worker reports that it cannot send or receive a chunk."""
+        """Handle a worker's report that it cannot send or receive a chunk."""
         move = self._in_flight().get(chunk)
         if move is None or move.delivery != number:
             return
@@ -428,16 +430,16 @@ class Migration:
         self._stop(stay, Reason(fault.code, {**fault.fields, **about}))
 
     def on_confirmed(self, holder: Holder, number: int) -> None:
-        """A member has contributed or abstained under this lease, so the chunks that it got with the
-        lease are in the sum."""
+        """Note that a member has contributed or abstained under this lease: the chunks that it got
+        with the lease are in the sum."""
         self._plan.on_confirmed(holder, number)
         for chunk, first in list(self._unadded.items()):
             if self._plan.chunks[chunk].holder == holder and 0 < first <= number:
                 del self._unadded[chunk]
 
     def settle(self) -> None:
-        """Leases were confirmed, points arrived, or members left: see which moves have ended, and
-        begin the next ones."""
+        """End the moves that are complete, and begin the next ones. Call this when leases were
+        confirmed, points arrived, or members left."""
         ended = [move for move in self._plan.ended if move.how is How.SENT and move.reason is None]
         before = self._travel.waiting([*self._in_flight().values(), *ended])
         self._count_ended()
@@ -446,14 +448,15 @@ class Migration:
         self._plan.renew_existing(before - now)
 
     def cancel(self, reason: Reason) -> None:
-        """The members change: end all moves, because the chunks are distributed again."""
+        """End all moves, because the members change and the chunks are distributed again."""
         moves = self._plan.moves
         there = [index for index, move in moves.items() if move.how in POINTS_THERE]
         self._plan.take_back(there, reason)
         self._stop(set(self._in_flight()), reason, queued=True)
 
     def call_off(self) -> None:
-        """The job ends: begin no further moves, and end the moves whose points have not arrived."""
+        """Begin no further moves, and end the moves whose points have not arrived, because the job
+        ends."""
         stay = {
             index
             for index, move in self._in_flight().items()
@@ -476,9 +479,9 @@ class Migration:
         self._plan.renew_existing(renewed)
 
     def withdraw(self, chunks: Collection[int], owner: Holder) -> None:
-        """This member does not share its points. `chunks`: its chunks that other members hold. End the
-        moves of its points, also of earlier data sets, let the chunks go back to it, and let others drop
-        their copies."""
+        """Let the points of a member that does not share them come back to it. `chunks`: its chunks
+        that other members hold. End the moves of its points, including those of earlier data sets,
+        and let others drop their copies."""
         plan, reason = self._plan, Reason("move-withdrawn", {"targets": [owner[0]]})
 
         def ends(move: ChunkMove) -> bool:
@@ -592,8 +595,8 @@ class Migration:
         )
 
     def on_leased(self, lease: Leased) -> None:
-        """This lease is sent to its member, which may be the new holder of moved chunks. *A member that
-        waits for points visits no chunk, so it adds nothing to the sum yet.*"""
+        """Note that this lease is sent to its member, which may be the new holder of moved chunks.
+        *A member that waits for points visits no chunk, so it adds nothing to the sum yet.*"""
         if not self._unadded:
             return
         active = {each.chunk for each in lease.chunks} | {each.chunk for each in lease.sends}

@@ -87,7 +87,7 @@ class ChunkMove(msgspec.Struct):
     """Why the move was ended before it was complete; None if no decision of the lead has ended it."""
 
     def enter(self, phase: MovePhase) -> None:
-        """The move is in this phase from now on. Raises an error if `TRANSITIONS` forbids that."""
+        """Set the phase of the move. Raises an error if `TRANSITIONS` forbids that."""
         early = phase is MovePhase.COMPLETE and not self.points_there
         if early or phase not in TRANSITIONS[self.phase]:
             raise InvariantBroken(f"the move of chunk {self.chunk}: {self.phase} to {phase}")
@@ -155,8 +155,8 @@ class EndedCounts(msgspec.Struct):
     """Per source, target and code of the reason."""
 
     def count(self, move: ChunkMove, points: int, reason: Reason | None) -> None:
-        """The move of a chunk with this many points is complete (`reason` is None), or has ended for
-        this reason."""
+        """Count the move of a chunk with this many points, which is complete (`reason` is None), or
+        has ended for this reason."""
         source, target = move.source[0], move.target[0]
         key = source, target, "" if reason is None else reason.code
         ended = self._ended.setdefault(key, EndedMoves(source, target, reason))

@@ -49,8 +49,8 @@ class Ahead(msgspec.Struct):
     """Per chunk with such progress: its place before that progress."""
 
     def note(self, index: int, before: Place) -> None:
-        """A contribution that belongs to the next fold reports progress in a chunk. `before`: the
-        place of the chunk until now."""
+        """Remember the earlier place of a chunk, because a contribution that belongs to the next
+        fold reports progress in it. `before`: the place of the chunk until now."""
         self._before.setdefault(index, before)
 
     def folded(self, index: int, place: Place) -> Place:
@@ -63,8 +63,8 @@ class Ahead(msgspec.Struct):
         return min([least, *(passes for passes, _ in self._before.values())])
 
     def settle(self) -> None:
-        """The fold is over. The next fold contains the progress that was noted, so the earlier
-        places are forgotten."""
+        """End the fold: forget the earlier places, because the next fold contains the progress that
+        was noted."""
         self._before.clear()
 
 
@@ -111,8 +111,8 @@ class Ownership(Protocol):
         copies: Mapping[Holder, Collection[int]],
         passes: int,
     ) -> None:
-        """The members in `gone` were removed, and had the chunks in `lost`. `copies`: see
-        `DataPlan.release`. `passes`: the full passes before that."""
+        """Act on the removal of the members in `gone`, which had the chunks in `lost`. `copies`:
+        see `DataPlan.release`. `passes`: the full passes before that."""
 
     def check(self, changed: Collection[int]) -> None:
         """Check the chunks in `changed`."""
@@ -157,7 +157,7 @@ class CommonData:
         copies: Mapping[Holder, Collection[int]],
         passes: int,
     ) -> None:
-        """Nothing to do: the chunks are distributed over the other members."""
+        """Do nothing: the chunks are distributed over the other members."""
 
     def check(self, changed: Collection[int]) -> None:
         chunks = self._plan.chunks
@@ -205,7 +205,7 @@ class DataPlan:
         self.numbers = state.numbers
         """The number of the last lease of each member."""
         self.held = state.held
-        """The chunks of each member, also those that are moving."""
+        """The chunks of each member, including those that are moving."""
         self.moves = state.moves
         """Per chunk that moves or is queued, its move: those that have begun in the order in which they
         began, and those that are queued in the order in which they were queued."""
@@ -421,7 +421,7 @@ class DataPlan:
         return chunk.holder
 
     def _end(self, index: int, phase: MovePhase) -> None:
-        """If the chunk is moving, its move is over."""
+        """End the move of this chunk, if it is moving."""
         if (move := self.moving(index)) is not None:
             move.enter(phase)
             self.note_ended(self.moves.pop(index))
@@ -439,7 +439,7 @@ class DataPlan:
         self.note_ended(self.moves.pop(move.chunk))
 
     def note_ended(self, move: ChunkMove) -> None:
-        """This move has ended, and is to be counted."""
+        """Let this move be counted: it has ended."""
         self._state.ended.append(move)
 
     @property
@@ -463,8 +463,8 @@ class DataPlan:
         self.renew(changed)
 
     def on_arrived(self, index: int) -> None:
-        """The target of the chunk has all its points. *Kind statistics: the holder must confirm a lease
-        that is sent from now on, and not only the lease that locked the chunk.*"""
+        """Note that the target of the chunk has all its points. *Kind statistics: the holder must
+        confirm a lease that is sent from now on, and not only the lease that locked the chunk.*"""
         move = self.moves[index]
         if move.phase is MovePhase.ARRIVED:
             return
@@ -477,8 +477,8 @@ class DataPlan:
             self._complete([move])
 
     def on_confirmed(self, holder: Holder, number: int) -> None:
-        """`holder` has contributed or abstained under lease `number`. Chunks that it gave up with
-        this lease now move to their new holders, if these have the points."""
+        """Note that `holder` has contributed or abstained under lease `number`. Chunks that it gave
+        up with this lease now move to their new holders, if these have the points."""
         given_up = []
         for index in sorted(self.moves):
             move = self.moves[index]
@@ -497,9 +497,10 @@ class DataPlan:
         self.renew(changed)
 
     def _keep(self, index: int) -> None:
-        """The chunk stays with its holder. *The holder may have forgotten the points, because it was
-        sent a lease without them. In that case the holder gets the chunk again when it has confirmed
-        that lease: by then it has certainly forgotten the points, and no visit is in flight.*"""
+        """Let the chunk stay with its holder. *The holder may have forgotten the points, because it
+        was sent a lease without them. In that case the holder gets the chunk again when it has
+        confirmed that lease: by then it has certainly forgotten the points, and no visit is in
+        flight.*"""
         move = self.moving(index)
         if self.forgets and move is not None and move.points_there:
             self._move_back(move)
@@ -538,24 +539,26 @@ class DataPlan:
             self._unchecked.add(index)
 
     def lose(self, gone: Collection[Holder]) -> None:
-        """The last version lacks the rows of these members: let their points be visited again."""
+        """Let the points of these members be visited again, because the last version lacks their
+        rows (what their points had added)."""
         for index in {index for holder in gone for index in self.held.get(holder, ())}:
             move = self.moving(index)
             if move is None or move.phase is not MovePhase.ARRIVED or move.target in gone:
                 self._forget(index)
 
     def begin_again(self) -> None:
-        """The job resumes from a checkpoint, so no member knows what any point has added."""
+        """Record that no member knows what any point has added, because the job resumes from a
+        checkpoint."""
         for index in () if self.done else range(len(self.chunks)):
             self._forget(index)
 
     def release(
         self, gone: Iterable[Holder], copies: Mapping[Holder, Collection[int]] | None = None
     ) -> None:
-        """These members were removed, and none of their contributions can arrive any more. Each of
-        their chunks goes to the target of its move, if the target has the points. Chunks that were
-        moving to the removed members stay with their present holders. `copies`: per member, the
-        chunks of which it has a copy; used with private data only."""
+        """Give the chunks of removed members to others. None of their contributions can arrive any
+        more. Each of their chunks goes to the target of its move, if the target has the points.
+        Chunks that were moving to the removed members stay with their present holders. `copies`:
+        per member, the chunks of which it has a copy; used with private data only."""
         leavers, passes = set(gone), self.passes
         lost = [(index, holder) for holder in leavers for index in self.held.get(holder, ())]
         self.lose(leavers)
@@ -583,8 +586,8 @@ class DataPlan:
     # -- leases --------------------------------------------------------------------------------
 
     def renew(self, holders: Collection[Holder]) -> None:
-        """The leases of these members have changed: number them. The handler of the event sends
-        them."""
+        """Number the leases of these members again, because they have changed. The handler of the
+        event sends them."""
         for holder in holders:
             self.numbers[holder] = self.numbers.get(holder, 0) + 1
         self._state.changed.update(holders)
@@ -599,7 +602,7 @@ class DataPlan:
         return changed
 
     def on_leased(self, holder: Holder) -> None:
-        """The member gets its present lease."""
+        """Note that the member gets its present lease."""
         self._state.changed.discard(holder)
 
     def lease(self, holder: Holder) -> Leased:
@@ -664,7 +667,7 @@ class DataPlan:
         return passes, cursor
 
     def settle(self) -> None:
-        """The fold is over: the next one contains progress that was recorded as `ahead`."""
+        """End the fold: the next one contains progress that was recorded as `ahead`."""
         self._ahead.settle()
 
     def recorded(self, names: Mapping[Holder, str]) -> tuple[RecordedChunk, ...]:

@@ -114,13 +114,13 @@ class PrivateData:
         self._expected = [each for each in self._expected if each.expected]
 
     def expect(self, names: Collection[str]) -> None:
-        """Of the data sets of a checkpoint, only those of workers with these names come back in
-        time."""
+        """Wait only for the data sets of workers with these names, of all data sets in the
+        checkpoint."""
         if self._expected:
             self._expect_only(each for each in self._expected if each.name in names)
 
     def stop_waiting(self) -> None:
-        """The time in which workers may announce the data sets of a checkpoint is over. A worker that
+        """Stop waiting for workers to announce the data sets of a checkpoint. A worker that
         announces its data set later continues with the present pass."""
         for each in sorted(self._expected, key=lambda each: each.name):
             self._tell("data-not-back", each.name, each.points, self.plan.points)
@@ -136,9 +136,9 @@ class PrivateData:
         *,
         shares: bool = False,
     ) -> None:
-        """A member has a data set of this many points. `least`: the fewest points of a chunk. The
-        member does not get the chunks of its earlier incarnation yet, as long as contributions of
-        that incarnation may still count."""
+        """Add the data set of a member, which has this many points. `least`: the fewest points of a
+        chunk. The member does not get the chunks of its earlier incarnation yet, as long as
+        contributions of that incarnation may still count."""
         found = self._sets.get(name)
         if found is None or found.points != points or self._other(found, holder, fingerprint):
             if found is not None:
@@ -167,7 +167,7 @@ class PrivateData:
     @staticmethod
     def _other(found: PrivateDataSet, holder: Holder, fingerprint: str) -> bool:
         """Whether a member that comes back certainly has another data set than before. A member
-        that has not left is allowed to change the values of its points, so its data set counts as
+        that was not away is allowed to change the values of its points, so its data set counts as
         the same."""
         if found.holder == holder or not fingerprint:
             return False
@@ -259,8 +259,9 @@ class PrivateData:
         return [] if mine is None or mine.shares else self._away(mine)
 
     def drop_unshared(self, owner: Holder) -> None:
-        """If this member does not share its points, drop the chunks of its earlier data sets: it has
-        these points no more, and others may not visit them. Call this when no such chunk moves."""
+        """If this member does not share its points, drop the chunks of its earlier data sets: it
+        does not have these points any more, and others may not visit them. Call this when no such
+        chunk moves."""
         mine, changed = self._mine.get(owner), set[Holder]()
         if mine is None or mine.shares:
             return
@@ -274,7 +275,7 @@ class PrivateData:
         self.plan.renew(changed)
 
     def _exclude(self, index: int) -> None:
-        """This chunk counts no more."""
+        """Exclude this chunk from the passes."""
         self.plan.counted.drop(index)
         self.plan.points -= self.plan.chunks[index].points
 
@@ -285,9 +286,9 @@ class PrivateData:
         copies: Mapping[Holder, Collection[int]],
         passes: int,
     ) -> None:
-        """Each chunk that the members in `gone` held, and that is at the target of no move, goes to its
-        owner. A chunk whose owner is gone too goes to a member with a copy of its points. All other
-        chunks are excluded from the passes."""
+        """Give every chunk that the members in `gone` held, and that is at the target of no move,
+        to its owner. A chunk whose owner is gone too goes to a member with a copy of its points.
+        All other chunks are excluded from the passes."""
         self._state.floor = passes
         changed = self._rescue(lost, gone, copies)
         loose: dict[PrivateDataSet, list[tuple[int, int]]] = {}
@@ -314,9 +315,9 @@ class PrivateData:
         gone: Collection[Holder],
         copies: Mapping[Holder, Collection[int]],
     ) -> set[Holder]:
-        """Some chunks have lost both their holder and their owner. Hand each of them to a member
-        with a copy of its points, unless the owner had stopped sharing its points. Returns the
-        members that get chunks."""
+        """Hand chunks that have lost both their holder and their owner to members with copies of
+        their points, unless the owner had stopped sharing its points. Returns the members that get
+        chunks."""
         found: set[Holder] = set()
         for index, last in sorted(lost):
             owner = self._set_of[index]
@@ -353,16 +354,16 @@ class PrivateData:
     # -- leases, passes and checkpoints --------------------------------------------------------
 
     def shift(self, holder: Holder, index: int) -> int:
-        """In a lease, the points of a member's own data set have the numbers that they have in the
-        data set. Points of other data sets get higher numbers, and no two points get the same
-        number."""
+        """What is added to the numbers of a chunk's points in a lease. The points of a member's own
+        data set keep their numbers. Points of other data sets get higher numbers, and no two points
+        get the same number."""
         mine = self._mine.get(holder)
         if mine is None:
             return 0
         return -mine.base if self._set_of[index] is mine else mine.points
 
     def recorded_name(self, index: int, holder: str) -> str | None:
-        """When a job resumes, only the owner of a chunk has its points."""
+        """The owner of a chunk, because only the owner has its points when the job resumes."""
         found = self._set_of[index]
         return found.name if self._sets[found.name] is found else None
 

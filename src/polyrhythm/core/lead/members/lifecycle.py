@@ -214,10 +214,10 @@ class Lifecycle:
         silent_s = (now_ns - since_ns) / 1e9
         fields: dict[str, Field] = {"name": member.name, "server": server, "silent_s": silent_s}
         self._outbox.note("cut-off", worker=member.worker, **fields)
-        self._call_anew(member, Reason("cut-off", fields), now_ns)
+        self._ask_to_rejoin(member, Reason("cut-off", fields), now_ns)
         self._broken.exclude(member.worker, server, since_ns, now_ns)
 
-    def _call_anew(self, member: Member, reason: Reason, now_ns: int) -> None:
+    def _ask_to_rejoin(self, member: Member, reason: Reason, now_ns: int) -> None:
         """Remove a member, and tell it to rejoin."""
         self._outbox.tell(member, m.Evicted(**self._outbox.identity(member), reason=reason))
         self._removals.may_rejoin(*member.key, now_ns)
@@ -225,7 +225,7 @@ class Lifecycle:
 
     def call_for_servers(self, member: Member, now_ns: int) -> None:
         """Tell a member that knows outdated servers to rejoin."""
-        self._call_anew(member, Reason("servers-changed"), now_ns)
+        self._ask_to_rejoin(member, Reason("servers-changed"), now_ns)
 
     def close_links(self, now_ns: int) -> None:
         """Close the links of members that were evicted long ago. These members were ordered to rejoin. A

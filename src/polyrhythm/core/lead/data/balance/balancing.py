@@ -32,7 +32,7 @@ from polyrhythm.core.machine import Reason
 
 @dataclass(frozen=True, slots=True)
 class HeldChunk:
-    """A chunk of the worker. The chunk that was visited last has the highest `visited`."""
+    """A chunk of the worker. The higher `visited` is, the later the chunk was visited."""
 
     index: int
     points: int
@@ -47,8 +47,8 @@ def choose(
     held: Sequence[HeldChunk], amount: float, last_pass: int | None, *, ends: bool
 ) -> list[int]:
     """Choose chunks with about `amount` points in all. `last_pass`: the number of passes after
-    which the job ends; None if no number of passes ends it. `ends`: `amount` is a number of
-    remaining visits, and not of points."""
+    which the job ends; None if no number of passes ends it. `ends`: `amount` counts remaining
+    visits instead of points."""
     this_pass = min((chunk.passes for chunk in held), default=0)
     chosen: list[int] = []
     for chunk in sorted(
@@ -75,10 +75,11 @@ def choose_moves(
     this_pass: bool = False,
     copies: Mapping[Holder, Collection[int]] | None = None,
 ) -> list[WantedMove]:
-    """Choose chunks with about `amount` points of each of `sources`, and divide them evenly among
-    `targets`. `ends`: `amount` is a number of remaining visits: in the job, or with `this_pass` in
-    the present pass. `copies`: per member, the chunks of which it has an inactive copy. Chunks whose
-    points need not be sent move first, to a target that has the points."""
+    """Choose chunks with about `amount` points from each of `sources`, and divide them evenly among
+    `targets`. `ends`: `amount` counts remaining visits instead of points: those of the whole job,
+    or with `this_pass` those of the present pass. `copies`: per member, the chunks of which it has
+    an inactive copy. Chunks whose points need not be sent move first, to a target that has the
+    points."""
     there = {target: (copies or {}).get(target, ()) for target in targets}
     received = dict.fromkeys(sorted(there), 0)
     last = plan.passes + 1 if this_pass else plan.epochs
@@ -120,8 +121,8 @@ class BalancingState(msgspec.Struct):
     speeds: Speeds = msgspec.field(default_factory=Speeds)
     moved: bool = False
     """Whether points have moved so far. Between equal machines, no points move. *Once points have
-    moved, passes are balanced until the job ends: when a slow worker is fast again, it has too few
-    points and has made too few passes.*"""
+    moved, passes are balanced until the job ends, because a slow worker that becomes fast again has
+    too few points and has made too few passes.*"""
     wait: int = ENOUGH
     """How many folds to wait before the next decision."""
 
@@ -145,8 +146,8 @@ class Balancing:
         remaining_s: float | None,
         now_ns: int,
     ) -> list[Moved]:
-        """A round is folded. `members`: every member, and whether it had no points to visit. Returns
-        the moves that are ordered now."""
+        """Decide after a fold which chunks move. `members`: every member, and whether it had no
+        points to visit. Returns the moves that are ordered now."""
         plan, present = self._plan, dict(members)
         self.speeds.folded(present.items(), now_ns)
         self._state.wait -= 1

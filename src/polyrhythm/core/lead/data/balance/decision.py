@@ -1,4 +1,5 @@
-"""Decides which super-workers give points to which others, and gives the reason.
+"""Decides which super-workers give points to which others, and gives the reason. A *super-worker*
+is a group of workers with about the same points, speed and passes.
 
 *Points move only where two super-workers differ by more than the tolerance, by more than the noise
 of the measured speeds, and by more than a chunk. So nothing moves between equal machines.*
@@ -28,7 +29,7 @@ EPSILON = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """One worker: the points of its chunks, its seconds per point with their standard error, its
+    """One worker: the number of its points, its seconds per point with their standard error, its
     passes, and how many visits of its points are left until the last pass (None: no last pass).
     `walk_s`: see `speeds.Speed`."""
 
@@ -56,7 +57,7 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class SuperWorker:
-    """Workers that are alike. Every number is a mean over them."""
+    """Workers with about the same points, speed and passes. Every number is a mean over them."""
 
     keys: tuple[Key, ...]
     points: float
@@ -82,9 +83,9 @@ class SuperWorker:
 
 
 def without_stuck(paces: Sequence[Pace], can_give: Callable[[Key], bool]) -> list[Pace]:
-    """Leave out stuck workers, which can neither give points nor take any. The points of a stuck worker
-    may not move, and its passes take longer than the passes of all workers whose points may move.
-    `can_give` says whether points of a worker may move."""
+    """Leave out stuck workers, whose points cannot move: such a worker makes its passes more slowly
+    than all workers whose points may move, so balance with it is impossible. `can_give` says
+    whether points of a worker may move."""
     speeds = [pace.seconds * pace.points for pace in paces if can_give(pace.key)]
     slowest = max(speeds, default=0.0)
     return [p for p in paces if p.seconds * p.points <= slowest or can_give(p.key)]
@@ -102,8 +103,8 @@ def alike(one: Pace, other: Pace) -> bool:
 
 
 def group(paces: Iterable[Pace]) -> list[SuperWorker]:
-    """Group workers that are alike. Every worker is compared with the fastest of a group, so the
-    result does not depend on the order in which workers are given."""
+    """Group workers that are about equal. Every worker is compared with the fastest of a group, so
+    the result does not depend on the order in which workers are given."""
     groups: list[list[Pace]] = []
     for pace in sorted(paces, key=lambda pace: (pace.seconds, pace.key)):
         for members in groups:
@@ -165,8 +166,8 @@ PARTS = 4
 """The remaining time is divided into this many parts (d in FSP). Chunks move so that passes are
 balanced at the end of the next part."""
 _MOST_PASSES = 16
-"""The remaining time counts as at most the time of this many passes. With a lower limit, workers that
-are behind would give away many points for a short time, and get them back."""
+"""The remaining time is limited to the time of this many passes. Otherwise workers that are behind
+would give away many points for a short time, and get them back."""
 _MOVE_ROUNDS = 2
 """How many rounds a move takes: it is complete only when the holder of the chunks has confirmed
 it."""
@@ -186,7 +187,7 @@ number is for a move of many points. The second is for a move of one or two chun
 @dataclass(frozen=True, slots=True)
 class Move:
     """Each of `sources` gives about `points` points away; `targets` share them evenly. `ends`:
-    whether `points` counts remaining visits instead of points."""
+    `points` counts remaining visits instead of points."""
 
     sources: tuple[Key, ...]
     targets: tuple[Key, ...]
@@ -259,7 +260,7 @@ def _passes_differ(slow: SuperWorker, fast: SuperWorker, total_s: float) -> bool
 def _by_finish(
     groups: Sequence[SuperWorker], left_s: float, chunk: float, round_s: float
 ) -> Balance:
-    """Less than a pass is left: let all workers finish at the same time."""
+    """Let all workers finish the job at the same time, when less than a pass is left."""
     ranked = sorted(groups, key=lambda each: (-each.finish_s, each.keys))
     worst = ranked[0].finish_s - ranked[-1].finish_s
     moves = []

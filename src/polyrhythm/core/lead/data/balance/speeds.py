@@ -4,15 +4,15 @@
 depend on how many points it visits in a whole round. The rounds of a worker without points are left
 out. The first round of a worker is left out too, because its process is still warming up.*
 
-*The speed of a machine wanders: for some seconds it is slower than usual, and then faster. Rounds
-that follow each other are therefore no independent measurements, and the standard error must not be
-computed as if they were. So a speed is a mean over many seconds. Its standard error is computed as
-if the mean had only a few independent measurements, each of them off by 10% or more. Only a large
-change of speed counts at once.*
+*The speed of a machine varies slowly: for some seconds it is slower than usual, and then faster.
+Rounds that follow each other are therefore no independent measurements, and the standard error must
+not be computed as if they were. So a speed is a mean over many seconds. Its standard error is
+computed as if the mean had only a few independent measurements, each of them off by 10% or more.
+Only a large change of speed counts at once.*
 
 *The first rounds of a job are shorter and slower than all others. So after 8, 16 and 32 rounds the
 first half of these rounds is forgotten, and only rounds after the 32nd show how far the speed
-wanders.*
+varies.*
 """
 
 import math
@@ -41,7 +41,7 @@ ENOUGH = 4
 
 class Speed(msgspec.Struct):
     """The seconds per point of a worker and their standard error. `walk_s`: by how many seconds of
-    work the worker may be ahead or behind by now, only because its speed wanders."""
+    work the worker may be ahead or behind by now, only because its speed varies."""
 
     seconds: float
     error: float
@@ -62,8 +62,8 @@ class _Rounds(msgspec.Struct):
     less."""
 
     def add(self, took_s: float, points: int) -> float:
-        """A round took `took_s` seconds and had this many points. Returns the factor by which the
-        weight of earlier rounds in the long mean was multiplied."""
+        """Add a round that took `took_s` seconds and had this many points. Returns the factor by
+        which the weight of earlier rounds in the long mean was multiplied."""
         self.count += 1
         share = 1 / min(self.count, _RECENT)
         apart = took_s / points - self.mean
@@ -109,7 +109,7 @@ class _Measured(msgspec.Struct):
     their time, and their measurements."""
 
     def add(self, took_s: float, points: int) -> None:
-        """A round took `took_s` seconds and had this many points."""
+        """Add a round that took `took_s` seconds and had this many points."""
         self.walked_s += took_s
         if self.rounds >= ENOUGH and self._changed(took_s, points):
             return
@@ -125,8 +125,8 @@ class _Measured(msgspec.Struct):
             self.wander = kept * self.wander + (1 - kept) * off * off
 
     def _changed(self, took_s: float, points: int) -> bool:
-        """Whether the speed of the worker has changed: the last few rounds were all much slower than
-        the mean, or all much faster. If so, the measurement begins anew with these rounds."""
+        """Whether the speed of the worker has changed: the last few rounds were all much slower
+        than the mean, or all much faster. If so, forget all earlier rounds."""
         times = took_s / points / self.counted.seconds
         side = (times > _CHANGED) - (times < 1 / _CHANGED)
         if self.away.count and side != self.side:
@@ -157,12 +157,13 @@ class Speeds(msgspec.Struct):
     _folded_ns: int | None = None
 
     def visited(self, key: Key, points: int) -> None:
-        """A contribution of this member counts, with this many points."""
+        """Count this many points of a contribution of this member."""
         if (measured := self._measured.get(key)) is not None:
             measured.points += points
 
     def folded(self, members: Iterable[tuple[Key, bool]], now_ns: int) -> None:
-        """A round is folded. `members`: every member, and whether it had no points to visit."""
+        """Measure the round that has just been folded. `members`: every member, and whether it had
+        no points to visit."""
         present = dict(members)
         for key in self._measured.keys() - present.keys():
             del self._measured[key]
@@ -183,7 +184,7 @@ class Speeds(msgspec.Struct):
         self._folded_ns = now_ns
 
     def moved(self) -> None:
-        """Points have begun to move so that all passes become equal."""
+        """Note that points have begun to move so that all passes become equal."""
         for measured in self._measured.values():
             measured.walked_s = 0.0
 
