@@ -38,8 +38,8 @@ class Demand:
 
 
 def parse_demands(flag: str, given: Sequence[str]) -> list[tuple[int | None, Demand]]:
-    """The demands in the values of a flag, each with the number of processes for which it is; None: for
-    all processes that no other demand is for. Raises UsageError if a value is not understood."""
+    """The demands in the values of a flag, each with the number of processes that it is for. None stands
+    for all processes that no other demand is for. Raises UsageError if a value is not understood."""
     found = [_parse_demand(flag, text) for text in given]
     if sum(count is None for count, _ in found) > 1:
         raise UsageError(
