@@ -71,6 +71,10 @@ class Run:
             if line["what"] == what and all(line.get(key) == fields[key] for key in fields)
         ]
 
+    def has_printed(self, name: str) -> bool:
+        log = log_file(self.folder, name)
+        return log.exists() and "threads" in log.read_text()
+
     def pid(self, name: str) -> int:
         """The newest process of a worker."""
         words = log_file(self.folder, name).read_text().split()
@@ -140,7 +144,13 @@ def test_workers_join_when_there_is_room_and_a_killed_one_comes_back(
         nodes.enter_context(ray_cluster.node(num_cpus=0, resources={"seat": 2}))
         steps = [
             (lambda: len(run.lines("joined")) == 2 and run.lines("rounds"), add_a_node),
-            (lambda: len(run.lines("joined")) == 3, kill_a_worker),
+            (
+                lambda: (
+                    len(run.lines("joined")) == 3
+                    and run.has_printed(run.lines("joined")[0]["name"])
+                ),
+                kill_a_worker,
+            ),
             (lambda: run.lines("rejoined", name=killed[0][0]), lambda: None),
         ]
         outcome = run.run(
