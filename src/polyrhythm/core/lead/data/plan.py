@@ -132,7 +132,7 @@ class CommonData:
 
     def reads(self, member: Holder, index: int) -> bool:
         """A lease of common points moves like a lease of points that must be sent; see
-        `migration.LeasesOnly`."""
+        `migration.Concurrent` with `sends=False`."""
         return False
 
     def may_move(self, index: int, source: Holder, target: Holder, *, sent: bool) -> bool:
