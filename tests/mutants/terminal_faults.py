@@ -61,7 +61,7 @@ TERMINAL: tuple[Mutant, ...] = (
         "any-worker-is-slow",
         "A worker is called slow although it is about as fast as the others.",
         "observe:times_slower",
-        "seconds >= SLOWER * usual",
+        "per_point[name] >= SLOWER * usual",
         "True",
         f"{_PROGRESS}::test_a_worker_that_is_nearly_as_fast_is_not_called_slow",
     ),
