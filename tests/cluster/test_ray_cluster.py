@@ -158,8 +158,10 @@ def test_workers_join_when_there_is_room_and_a_killed_one_comes_back(
         )
     ((name, pid),) = killed
     assert outcome.failed is None and outcome.ended == "stopped on request", run.said
-    assert outcome.respawned == {name: 1} and not outcome.worker_failures
+    assert outcome.respawned == {name: 1} and not outcome.worker_failures, run.said
     assert run.pid(name) != pid
+    (listening,) = run.lines("listening")
+    assert listening["file"] == str(tmp_path / "job.py"), "others join with the user's own file"
     (died,) = run.lines("actor-died")
     assert died["name"] == name and "it was killed, ran out of memory, or crashed" in died["detail"]
     text = log_file(tmp_path, name).read_text()

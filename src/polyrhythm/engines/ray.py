@@ -303,6 +303,8 @@ class _Actor:
     """When it ended without an exit status."""
     killed_s: float | None = None
     """When it was ordered to be killed."""
+    given_up: bool = False
+    """Whether it was killed because it had no place when the job ended."""
 
     @property
     def address(self) -> str:
@@ -508,7 +510,7 @@ class RayHost:
         return Exited(actor.name, status, how)
 
     def _end_killed(self, actor: _Actor) -> Exited:
-        if actor.place is None:
+        if actor.given_up or actor.place is None:
             return self._end(actor, 0, "it was never placed")  # that is no failure of a process
         return self._end(actor, -signal.SIGKILL, ending(-signal.SIGKILL))
 
@@ -516,6 +518,7 @@ class RayHost:
         """The job has ended: a process without a place is not needed any more."""
         for name, actor in self._actors.items():
             if actor.place is None:
+                actor.given_up = True
                 self.signal(name, signal.SIGKILL)
 
     # -- the cluster ---------------------------------------------------------------------------

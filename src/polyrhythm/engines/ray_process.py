@@ -280,7 +280,7 @@ class RayProcess:
             original = Path(job.path)
             file = folder / original.name
             file.write_bytes(code)
-            job = msgspec.structs.replace(job, name=str(file), path=str(file))
+            job = msgspec.structs.replace(job, path=str(file))
             # the file may import modules that lie beside it, if this node has its folder
             sys.path.append(str(original.parent))
         return msgspec.structs.replace(
