@@ -38,8 +38,8 @@ def test_a_job_ends_without_the_worker_that_hangs(tmp_path: Path) -> None:
         errors, said = command.stderr(), command.stdout()
         assert "no update was applied since" in errors and "Traceback" not in errors
         assert "the job reached its goal: 0.3 seconds" in said
-        assert "worker-1 failed: its training loop did not end" in said
-        assert "far failed: its training loop did not end" in said
+        assert "worker-1 failed: its training loop had not ended" in said
+        assert "far failed: its training loop had not ended" in said
         (ended,) = command.journal("ended")
         assert ended["rounds"] == 1 and not ended["failed"], "the round was ended without worker-1"
         reasons = {line["name"]: line["reason"] for line in command.journal("left")}
