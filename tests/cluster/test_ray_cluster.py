@@ -111,16 +111,15 @@ def left_on(cluster: RayCluster) -> dict[str, object]:
     """What the jobs of this program have left on the cluster."""
     import ray
 
-    ray.init(cluster.address, log_to_driver=False, logging_level="critical")
-    try:
+    from polyrhythm.engines.ray import joined
+
+    with joined(cluster.address, 0):
         actors = ray._private.state.actors().values()
         groups = ray.util.placement_group_table().values()
         return {
             "actors": [each["Name"] for each in actors if each["State"] != "DEAD"],
             "groups": [each["name"] for each in groups if each["state"] != "REMOVED"],
         }
-    finally:
-        ray.shutdown()
 
 
 NOTHING: dict[str, object] = {"actors": [], "groups": []}
@@ -270,6 +269,7 @@ def test_a_cluster_without_room_for_the_servers_is_said_and_fails_the_job(
     )
     assert "no node of the cluster has that (nodes: CPU=4,GPU=0)" in str(error.value)
     assert not (tmp_path / "runs").exists(), "a job that has not begun leaves no folder"
+    assert "ray" not in os.environ.get("PYTHONBREAKPOINT", ""), "breakpoint() is Ray's now"
     soon(lambda: left_on(ray_cluster) == NOTHING, "actors or groups are left")
 
 

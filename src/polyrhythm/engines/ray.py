@@ -78,6 +78,7 @@ _KILLED_S = 5.0
 _NODE_S = 60.0
 """A process that has died this long before its node was found dead has died with its node: Ray finds a
 node dead that has not answered for a while."""
+_DEBUGGER = "PYTHONBREAKPOINT"
 _KINDS = {CPU: "num_cpus", GPU: "num_gpus", "memory": "memory"}
 """Resources with a parameter of their own in the options of an actor."""
 
@@ -112,7 +113,7 @@ def joined(given: str | None, cpus: float) -> Iterator[None]:
     if before is not None:
         yield
         return
-    with _signal_handlers_kept():
+    with _settings_of_process_kept():
         try:
             _join(address, cpus)
         except (ConnectionError, RuntimeError, ValueError) as error:
@@ -176,16 +177,21 @@ def _first_line(error: BaseException) -> str:
 
 
 @contextlib.contextmanager
-def _signal_handlers_kept() -> Iterator[None]:
-    """`ray.init` sets a handler for SIGTERM."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.getsignal(signal.SIGTERM)
+def _settings_of_process_kept() -> Iterator[None]:
+    """`ray.init` sets a handler for SIGTERM, and lets `breakpoint()` open a debugger of Ray. Both would
+    stay in this process after the job."""
+    debugger = os.environ.get(_DEBUGGER)
+    is_main = threading.current_thread() is threading.main_thread()
+    handler = signal.getsignal(signal.SIGTERM)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        if is_main:
+            signal.signal(signal.SIGTERM, handler)
+        if debugger is None:
+            os.environ.pop(_DEBUGGER, None)
+        else:
+            os.environ[_DEBUGGER] = debugger
 
 
 def _keep_messages_of_ray_away() -> None:
