@@ -17,8 +17,8 @@ import numpy as np
 from polyrhythm.cluster import KMeans
 
 HANDLER
-points = np.random.default_rng(0).normal(size=(2_000, 20))
-KMeans(8, WORKERS, tol=0.0, max_iter=1_000_000, random_state=0, verbose=1).fit(points)
+points = np.random.default_rng(0).normal(size=(100_000, 20))
+KMeans(64, WORKERS, tol=0.0, max_iter=1_000_000, random_state=0, verbose=1).fit(points)
 print("the fit has returned")
 """
 KEPT = "signal.signal(signal.SIGTERM, lambda *_: print('kept'))"
