@@ -63,3 +63,10 @@ def test_the_story_tells_who_was_excluded_and_came_back() -> None:
         "  30.5 s  worker-1 cannot connect to s1, and tries again: timed out",
         "  40.0 s  worker-1 and s1 can talk to each other again, after 24.0 s: worker-1 is back",
     ]
+
+
+def test_a_drained_server_is_forgotten() -> None:
+    placed = line(5.0, "placed", nbytes=64, slices=[1, 1], optimizer="SGD", rate=0.1, momentum=None)
+    drained = line(32.0, "drained", server=1, left=1)
+    state = run(placed, *CUT_OFF, drained)
+    assert state.slices == {0: 1} and not state.cut_off

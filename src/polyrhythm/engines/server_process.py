@@ -12,6 +12,7 @@ local address of its link to the lead.*
 import os
 import signal
 import socket
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -254,6 +255,22 @@ def serve_remote(
     address = listeners.address
     if address.host in ANY_HOST:
         address = msgspec.structs.replace(address, host=to_lead.host_here)
+    signals: list[int] = []
+    node: ServerNode | None = None
+
+    def leave() -> None:
+        if node is not None:
+            node.drain() if len(signals) == 1 else node.stop()
+
+    def stop(number: int, frame: object) -> None:
+        signals.append(number)
+        if node is None and len(signals) > 1:
+            sys.exit(128 + signals[0])
+        leave()
+
+    # From its admission on the job counts on this server, so a signal must not end it at once
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop)
     admitted = _enter(to_lead, address, job, digest, secret)
     name = server_name(admitted.server)
     node = ServerNode(
@@ -270,22 +287,13 @@ def serve_remote(
         ),
         shared=may_have_references(link),
     )
-    signals: list[int] = []
-
-    def stop(number: int, frame: object) -> None:
-        signals.append(number)
-        if len(signals) == 1:
-            node.drain()
-        else:
-            node.stop()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, stop)
     set_title(f"polyrhythm: {name} of {admitted.job.name}", name)
     say(f"joined job {admitted.job.name} at {host}:{port} as {name}")
     say(f"{name} listens on {address.host}:{address.port}")
     node.listen(listeners)
     node.follow_lead(to_lead, DialerFromOutside(link, host))
+    if signals:
+        leave()
     told = False
     # Python handles a signal only between two waits, so each wait is short
     while not node.ended.wait(_LOOK_S):

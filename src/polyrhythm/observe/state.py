@@ -310,8 +310,13 @@ class RunState(RunFacts):
             self.processes[name] = (line["pid"], line.get("host", ""))
 
     def _server_left(self, line: dict[str, Any]) -> None:
-        if line["server"] in self.servers:
-            self.servers.remove(line["server"])
+        server = line["server"]
+        if server in self.servers:
+            self.servers.remove(server)
+        self.slices.pop(server, None)
+        self.silent.pop(server, None)
+        for pair in [pair for pair in self.cut_off if pair[1] == server]:
+            del self.cut_off[pair]
 
     def _silent(self, line: dict[str, Any]) -> None:
         self.silent[line["server"]] = self.at_s
@@ -325,9 +330,6 @@ class RunState(RunFacts):
 
     def _server_lost(self, line: dict[str, Any]) -> None:
         self._server_left(line)
-        for pair in [pair for pair in self.cut_off if pair[1] == line["server"]]:
-            del self.cut_off[pair]
-        self.silent.pop(line["server"], None)
         self.failovers.append(ServerLoss(line["server"], self.at_s, reason_of(line)))
 
     def _rerouting(self, line: dict[str, Any]) -> None:

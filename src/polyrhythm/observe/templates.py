@@ -181,7 +181,7 @@ SENTENCES = {
     "drain-lead": "the lead runs in s{server}, so s{server} cannot be drained yet; polyrhythm stop ends"
     " the job",
     "drain-early": "s{server} cannot be drained before round 1 has opened",
-    "fixed": "slices cannot move under --sync {sync} --kind {kind}, which is for comparison only",
+    "slices-stay": "slices cannot move under --sync {sync} --kind {kind}, which is for comparison only",
     "drained": "s{server} has moved its slices to other servers and has left",
     "drained-by-death": "s{server} was lost before all of its slices had moved, and their copies have"
     " taken over: {cause}",

@@ -95,7 +95,7 @@ def begin_state(job: JobSpec) -> LeadState[SyncPolicy]:
             job.servers,
             job.slice_nbytes,
             job.replicas,
-            fixed=keeps_rows(job.kind) and not policy.traits.rounds,
+            slices_stay=job.in_place or (keeps_rows(job.kind) and not policy.traits.rounds),
             restores=bool(job.resume),
         ),
         plan=PlanState(job.seed),

@@ -1,3 +1,5 @@
+import pytest
+
 from polyrhythm.core import effects as fx
 from polyrhythm.core.lead.members.view import View
 from polyrhythm.core.lead.operators import Operators
@@ -5,6 +7,7 @@ from polyrhythm.core.lead.outbox import LeadOutbox
 from polyrhythm.core.lead.rounds.folds import Rounds
 from polyrhythm.core.lead.servers.routing import RoutingTable
 from polyrhythm.core.lead.servers.servers import Servers, ServersState
+from polyrhythm.core.lead.state import begin_state
 from polyrhythm.core.liveness import Suspicion
 from polyrhythm.observe.reasons import in_words
 from polyrhythm.wire import messages as m
@@ -69,13 +72,13 @@ def test_a_server_gets_the_number_that_it_asks_for_or_a_new_one() -> None:
 
 def test_a_job_whose_slices_cannot_move_keeps_its_servers() -> None:
     servers = SeededServers(2)
-    servers.routing.fixed = True
+    servers.routing.slices_stay = True
     effects = servers.outbox.begin()
     assert not servers.join(-1)
     (full,) = sent(effects, m.Refusal)
     assert "the job has all of its 2 servers" in in_words(full.reason)
     fault = servers.servers.drain(1, "anna@host", 1)
-    assert fault is not None and fault.code == "fixed"
+    assert fault is not None and fault.code == "slices-stay"
 
 
 def test_replicas_take_over_from_a_lost_server() -> None:
@@ -116,3 +119,20 @@ def test_a_silent_server_is_lost_unless_it_has_the_only_copy() -> None:
     )
     servers.servers.suspect(wake_ns)
     assert notes(effects).count("server-silent") == 1
+
+
+def test_a_server_that_ends_before_all_have_parameters_loses_nothing() -> None:
+    """Not every server has the initial parameters yet, so the seeder sends them again."""
+    servers = SeededServers(3)
+    servers.routing.begin_anew()
+    servers.routing._begun = False
+    assert servers.servers.lose(2, ENDED, 5) is None
+    assert servers.routing.servers == [0, 1]
+
+
+@pytest.mark.parametrize(
+    "job", [m.JobSpec(job="j", in_place=True), m.JobSpec(job="j", sync="asp", kind="statistics")]
+)
+def test_slices_stay_where_workers_cannot_follow_them(job: m.JobSpec) -> None:
+    assert begin_state(job).routing.slices_stay
+    assert not begin_state(m.JobSpec(job="j")).routing.slices_stay

@@ -58,8 +58,9 @@ class RoutingTable(msgspec.Struct):
     _expected: int
     _slice_nbytes: int
     _replicas: int = 0
-    fixed: bool = False
-    """Whether slices cannot move, so that the job keeps its first servers."""
+    slices_stay: bool = False
+    """Whether slices cannot move, so that the job keeps its first servers. Workers that read the
+    parameters in place cannot follow a slice to another server."""
     restores: bool = False
     """Whether servers read the initial parameters from a checkpoint, so that no worker seeds them."""
     resumes: ModelSpec | None = None
@@ -260,16 +261,13 @@ class RoutingTable(msgspec.Struct):
     def would_lose(self, server: int) -> SliceLoss | None:
         """The slices that would have no copy left without this server. None if the job can go on
         without the server."""
-        if self._begun:
-            gone = steps.orphaned(self.routes, server)
-            if not gone:
-                return None
-        elif self._replicas:
+        if not self._begun:
             # Nothing is lost: not every server has the initial parameters yet, so the seeder sends
             # them again.
             return None
-        else:
-            gone = [s for s, route in enumerate(self.routes) if route.primary == server]
+        gone = steps.orphaned(self.routes, server)
+        if not gone:
+            return None
         return SliceLoss(len(gone), sum(self._sizes[slice_] for slice_ in gone))
 
     def lose_server(self, server: int, now_ns: int) -> bool:

@@ -60,7 +60,7 @@ class Servers:
         """Admit a server that asks to join. Returns False if it is refused."""
         routing = self._routing
         server = routing.seat(hello.server)
-        if server is not None and server >= self._job.servers and routing.fixed:
+        if server is not None and server >= self._job.servers and routing.slices_stay:
             full = Reason("servers-full", {"name": hello.name, "servers_wanted": self._job.servers})
             self._outbox.refuse(link, full)
             return False
@@ -179,6 +179,10 @@ class Servers:
 
     # -- servers are drained -------------------------------------------------------------------
 
+    @property
+    def slices_stay(self) -> bool:
+        return self._routing.slices_stay
+
     def drain(self, server: int, by: str, now_ns: int) -> Reason | None:
         """Move the slices of this server to the others, and let it leave. `by`: the operator that asks
         for this; empty if the server asks itself. Returns why that is not possible; else None."""
@@ -189,8 +193,8 @@ class Servers:
             return Reason("drain-lead", {"server": server})
         if not routing.all_seeded:
             return Reason("drain-early", {"server": server})
-        if routing.fixed:
-            return Reason("fixed", {"kind": self._job.kind, "sync": self._job.sync})
+        if routing.slices_stay:
+            return Reason("slices-stay", {"kind": self._job.kind, "sync": self._job.sync})
         if server in routing.draining:
             return None
         self._outbox.note("draining", server=server, by=by, slices=routing.slice_count(server))
