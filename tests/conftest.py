@@ -4,6 +4,7 @@ With POLYRHYTHM_TORTURE=N hypothesis tries N times 60 examples in place of 30, a
 other examples. Failed tests are listed at the end with the command that repeats them.
 """
 
+import fcntl
 import gc
 import importlib
 import os
@@ -134,12 +135,16 @@ def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
         yield server
 
 
-@pytest.fixture(scope="session")
-def ray_cluster(tmp_path_factory: pytest.TempPathFactory) -> RayCluster:
-    """One cluster for all tests that need it, in all test processes. It ends with them."""
+@pytest.fixture
+def ray_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayCluster]:
+    """One cluster for all tests that need it, in all test processes. It ends with them. Tests use it in
+    turn, because they count its nodes and what is left on it."""
     pytest.importorskip("ray")
     base = tmp_path_factory.getbasetemp()
-    return shared_cluster(base.parent if "PYTEST_XDIST_WORKER" in os.environ else base)
+    folder = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    with (folder / "ray-turn.lock").open("w") as turn:
+        fcntl.flock(turn, fcntl.LOCK_EX)
+        yield shared_cluster(folder)
 
 
 @pytest.fixture

@@ -31,7 +31,7 @@ from polyrhythm.observe.runs import JOURNAL
 from polyrhythm.wire.messages import JobSpec
 from tests.ray_cluster import RayCluster, soon, start_cluster
 
-pytestmark = [pytest.mark.cluster, pytest.mark.ray, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.cluster, pytest.mark.ray, pytest.mark.timeout(300, func_only=True)]
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 JOB = """

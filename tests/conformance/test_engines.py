@@ -40,7 +40,10 @@ def main(worker):
 """
 
 
-@pytest.fixture(params=[LOCAL, INLINE, pytest.param(RAY, marks=pytest.mark.ray), "far"])
+RAY_MARKS = [pytest.mark.ray, pytest.mark.timeout(300, func_only=True)]
+
+
+@pytest.fixture(params=[LOCAL, INLINE, pytest.param(RAY, marks=RAY_MARKS), "far"])
 def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Engine:
     if request.param == "far":
         return FarEngine(tmp_path_factory.mktemp("far"))

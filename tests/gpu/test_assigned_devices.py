@@ -59,7 +59,9 @@ def test_a_worker_that_is_killed_is_started_again_on_its_device(
     device = devices.split(",")[0]
     assert devices_of_worker == [device, device]
     assert [member["device"] for member in told["members"]] == [device, "cpu"]
-    assert [line for line in shown.splitlines() if line.startswith(f"worker-0 {device} ")]
+    # the column is there only if some worker has a device other than the CPU
+    rows = [line for line in shown.splitlines() if line.startswith("worker-0 ")]
+    assert rows and (device == "cpu" or device in rows[0])
 
 
 LOOK = """
