@@ -31,6 +31,7 @@ detected.
 
 from collections import deque
 from math import sqrt
+from operator import mul
 
 import msgspec
 
@@ -110,7 +111,7 @@ class Pulse(msgspec.Struct, gc=False):
 
     def deviation_ns(self) -> float:
         count = len(self._gaps)
-        squares = sum(gap_ns * gap_ns for gap_ns in self._gaps)
+        squares = sum(map(mul, self._gaps, self._gaps))
         return sqrt(count * squares - sum(self._gaps) ** 2) / count if count else 0.0
 
     def deadline_ns(self) -> int:

@@ -214,7 +214,8 @@ class ServerProcess(Process):
             self._missed.append(lambda: self.receive(channel, batch))
             return
         now_ns, throttle = self.clock.now_ns, self._heard_throttle
-        if now_ns >= throttle.next_ns and channel.peer == self._machine.seat.name:
+        elsewhere = self._lead is None  # a server hears the lead of its own process without a link
+        if elsewhere and now_ns >= throttle.next_ns and channel.peer == self._machine.seat.name:
             throttle.due(now_ns)
             self.put(self.name, ev.LeadHeard())
         heard = channel.heard  # False if the link ended while this process was stopped

@@ -133,12 +133,12 @@ class Leasing:
         self._enrolment.expect_members()
         if gone or self._private is not None:
             plan.release(gone, migration.copies)
-        before = plan.members
-        if gone or not ends:
+        changed = bool(gone or not ends) and not self._view.has_entered(plan.members)
+        if changed:
             plan.members = self._view.entered()
         migration.forget(gone)
         migration.settle()
-        if plan.members != before and plan.ownership.distributes:
+        if changed and plan.ownership.distributes:
             migration.cancel(shared_again(len(plan.members)))
             plan.share(plan.members)
         migration.activate_copies()

@@ -4,7 +4,7 @@
 was admitted, so a worker that rejoins under its old name has a new incarnation.*
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import msgspec
 
@@ -118,6 +118,10 @@ class View(msgspec.Struct, eq=False):
         in which workers join does not matter."""
         entered = (member for member in self._members.values() if member.entered)
         return [each.key for each in sorted(entered, key=lambda each: name_order(each.name))]
+
+    def has_entered(self, members: Collection[tuple[int, int]]) -> bool:
+        """Whether exactly these members have entered."""
+        return {each.key for each in self._members.values() if each.entered} == set(members)
 
     def specs(self) -> tuple[MemberSpec, ...]:
         """All members that have entered, as sent to servers."""
