@@ -90,9 +90,9 @@ class OperatorRequests:
             self._operators.done(DRAIN, fault, failed=True, server=request.server)
 
     def on_drain_asked(self, message: m.Drain, now_ns: int) -> None:
-        """Drain a server that asks for it. Before round 1, when nothing is lost, tell it to leave at
-        once. A server whose slices cannot move stays, and so does every server while the job ends,
-        because the model may not be saved yet."""
+        """Drain a server that asks for it. Before round 1, tell it to leave at once. A
+        server whose slices cannot move stays, and so does every server while the job ends, because the
+        model may not be saved yet."""
         if self._ending.begun or self._servers.slices_stay:
             return
         if (fault := self._drain(message.server, "", now_ns)) is not None:

@@ -121,9 +121,9 @@ def test_a_silent_server_is_lost_unless_it_has_the_only_copy() -> None:
     assert notes(effects).count("server-silent") == 1
 
 
-def test_a_server_that_ends_before_all_have_parameters_loses_nothing() -> None:
+def test_with_replicas_a_server_that_ends_before_all_have_parameters_loses_nothing() -> None:
     """Not every server has the initial parameters yet, so the seeder sends them again."""
-    servers = SeededServers(3)
+    servers = SeededServers(3, replicas=1)
     servers.routing.begin_anew()
     servers.routing._begun = False
     assert servers.servers.lose(2, ENDED, 5) is None

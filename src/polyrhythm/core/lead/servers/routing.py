@@ -261,13 +261,16 @@ class RoutingTable(msgspec.Struct):
     def would_lose(self, server: int) -> SliceLoss | None:
         """The slices that would have no copy left without this server. None if the job can go on
         without the server."""
-        if not self._begun:
+        if self._begun:
+            gone = steps.orphaned(self.routes, server)
+            if not gone:
+                return None
+        elif self._replicas:
             # Nothing is lost: not every server has the initial parameters yet, so the seeder sends
             # them again.
             return None
-        gone = steps.orphaned(self.routes, server)
-        if not gone:
-            return None
+        else:
+            gone = [s for s, route in enumerate(self.routes) if route.primary == server]
         return SliceLoss(len(gone), sum(self._sizes[slice_] for slice_ in gone))
 
     def lose_server(self, server: int, now_ns: int) -> bool:
