@@ -21,6 +21,7 @@ from polyrhythm.core.lead.saving import KeepBest, Saving
 from polyrhythm.core.lead.servers.broken_links import BrokenLinks
 from polyrhythm.core.lead.servers.routing import RoutingTable
 from polyrhythm.core.lead.servers.servers import Servers
+from polyrhythm.core.placement.network import Network
 from polyrhythm.core.sync.policy import SyncPolicy
 from polyrhythm.wire.messages import JobSpec
 
@@ -37,6 +38,7 @@ class Parts:
     admission: Admission
     opening: Opening
     routing: RoutingTable
+    network: Network
     contributions: Contributions
     steps: Steps
     rounds: Rounds

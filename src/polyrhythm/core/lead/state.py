@@ -41,6 +41,7 @@ from polyrhythm.core.lead.servers.servers import UNKNOWN_FACTOR, Servers, Server
 from polyrhythm.core.lead.waiting import WaitReportState
 from polyrhythm.core.liveness import PauseDetector, Suspicion, link_timeout_s
 from polyrhythm.core.migration import choose_migration
+from polyrhythm.core.placement.network import Network
 from polyrhythm.core.seat import Seat
 from polyrhythm.core.sync.policy import SyncPolicy
 from polyrhythm.core.sync.registry import choose_policy
@@ -69,6 +70,7 @@ class LeadState(msgspec.Struct, Generic[Policy], kw_only=True):
     evaluator: Chosen = msgspec.field(default_factory=Chosen)
     operators: dict[str, Operator] = {}
     """The operators by the names of their links."""
+    network: Network = msgspec.field(default_factory=Network)
     servers: ServersState
     broken: BrokenLinksState = msgspec.field(default_factory=BrokenLinksState)
     progress: ProgressState
@@ -142,6 +144,7 @@ def connect(job: JobSpec, state: LeadState[SyncPolicy], seat: Seat) -> Parts:
         admission=state.admission,
         opening=state.opening,
         routing=routing,
+        network=state.network,
         contributions=state.contributions,
         steps=state.steps,
         rounds=rounds,

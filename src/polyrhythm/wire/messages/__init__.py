@@ -12,6 +12,7 @@ of messages.
 import msgspec
 
 from polyrhythm.wire.events import EventType
+from polyrhythm.wire.messages.bursts import MOST_BURSTS, Burst, Received
 from polyrhythm.wire.messages.checkpoint import (
     Capture,
     Collect,
@@ -127,6 +128,7 @@ __all__ = [
     "EVENT_TYPES",
     "EVERY_SLICE",
     "LEAST_WEIGHT",
+    "MOST_BURSTS",
     "MOST_COUNT",
     "MOST_IN_FLIGHT",
     "MOST_METRICS",
@@ -143,6 +145,7 @@ __all__ = [
     "Arrived",
     "Asking",
     "Attach",
+    "Burst",
     "Capture",
     "CaughtUp",
     "Challenge",
@@ -200,6 +203,7 @@ __all__ = [
     "Pull",
     "Pulled",
     "Rate",
+    "Received",
     "Refusal",
     "Release",
     "Report",

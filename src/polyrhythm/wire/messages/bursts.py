@@ -1,0 +1,31 @@
+"""What a process measures of the links over which it receives, and reports to the lead with messages
+that travel anyway."""
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from polyrhythm.wire.messages.fields import Amount
+
+MOST_BURSTS = 64
+"""The most bursts in one report. A process merges neighbours before it drops any."""
+
+
+class Burst(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A time in which bytes arrived from one process without a break: `nbytes` from `began_ns` to
+    `ended_ns`, by the monotonic clock of the host that received them. `source`: the name of the
+    process that sent them, such as w3 or s1."""
+
+    source: Annotated[str, Meta(max_length=24)]
+    began_ns: Amount
+    ended_ns: Amount
+    nbytes: Amount
+
+
+class Received(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The bursts that a process received since its last report. `at_ns`: the time of the report, by
+    the same clock, so that the lead can place the bursts of different hosts on one time axis."""
+
+    at_ns: Amount
+    bursts: Annotated[tuple[Burst, ...], Meta(max_length=MOST_BURSTS)]
