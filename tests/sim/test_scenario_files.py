@@ -180,6 +180,34 @@ def assert_refused(text: str, words: list[str]) -> None:
     assert all(word in line for word in words), line
 
 
+HOST = """
+[[hosts]]
+outgoing = "1Mbit"
+incoming = "1Mbit"
+"""
+RATE = '[[events]]\nat = "1s"\nwhat = "rate"\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (HOST + "servers = [0]" + HOST + "servers = [0]", ["s0 is on two hosts"]),
+        (HOST + "workers = ['anna']", ["'anna'", "not a worker's name"]),
+        (HOST.replace("1Mbit", "0Mbit"), ["nothing would ever arrive"]),
+        (HOST.replace("incoming", "# incoming"), ["incoming", "$.hosts[0]"]),
+        (HOST + RATE + "host = 1\noutgoing = '1Mbit'", ["host 1, which there is not"]),
+        (HOST + RATE + "host = 0", ["give host, and outgoing or incoming"]),
+        (HOST + RATE + "outgoing = '1Mbit'", ["give host, and outgoing or incoming"]),
+        (HOST + RATE + "host = 0\nincoming = '1Mbit'\nserver = 0", ["give no worker"]),
+        ("[[events]]\nat = '1s'\nwhat = 'end'\nhost = 0", ["only with what = 'rate'"]),
+    ],
+)
+def test_bad_hosts(text: str, words: list[str]) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_scenario(GOOD + text, "some.toml")
+    assert all(word in str(caught.value) for word in words)
+
+
 def test_two_workers_of_one_name() -> None:
     assert_refused(GOOD + '[[workers]]\nname = "worker-1"\nstep = "1ms"\n', ["worker-1", "two"])
 

@@ -19,6 +19,7 @@ from polyrhythm.core.values import Schedule
 from polyrhythm.errors import UsageError
 from polyrhythm.sim.tables import (
     Duration,
+    HostTable,
     LinkSettings,
     ObjectiveTable,
     Rate,
@@ -37,7 +38,8 @@ class Happening(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     between a server and another process. `silence` lets nothing pass between the two, without ending
     their link, until `heal`. `end` shuts the job down cleanly, as Ctrl-C or
     `polyrhythm stop` does. `drain` lets a server leave, as SIGTERM or `polyrhythm drain` does. A
-    server whose number the job has not had yet may join: the next higher one."""
+    server whose number the job has not had yet may join: the next higher one. `rate` changes the rates
+    of a host's network card."""
 
     at: Duration
     what: Literal[
@@ -52,6 +54,7 @@ class Happening(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         "silence",
         "heal",
         "end",
+        "rate",
     ]
     worker: str | None = None
     server: int | None = None
@@ -64,12 +67,25 @@ class Happening(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     """For join: whether the worker sends its points to others from then on. None: as before."""
     peer: int | None = None
     """For cut, silence and heal: the server at the other end of the link."""
+    host: int | None = None
+    """For rate: the host, by its number in the order of the [[hosts]] tables."""
+    outgoing: Rate | None = None
+    incoming: Rate | None = None
+    """For rate: the new rates. None: as before."""
     operator: str | None = None
     """For end and drain: the name of the operator that asks for it. None: the job or the server gets
     a signal, as from Ctrl-C."""
 
     def __post_init__(self) -> None:
-        if self.what in LINKS:
+        about_rates = (self.host, self.outgoing, self.incoming)
+        if self.what == "rate":
+            if self.host is None or self.outgoing is None is self.incoming:
+                raise ValueError("rate happens to a host: give host, and outgoing or incoming")
+            if self.worker is not None or self.server is not None:
+                raise ValueError("rate happens to a host: give no worker and no server")
+        elif any(field is not None for field in about_rates):
+            raise ValueError("host, outgoing and incoming can be given only with what = 'rate'")
+        elif self.what in LINKS:
             if self.server is None or (self.worker is None) == (self.peer is None):
                 raise ValueError(
                     f"{self.what} needs both ends of a link: a server, and either a worker or a peer"
@@ -265,6 +281,9 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     job: JobTable
     workers: tuple[WorkersTable, ...] = ()
     link: LinkSettings = LinkSettings()
+    hosts: tuple[HostTable, ...] = ()
+    """The hosts whose network cards limit what their processes send and receive. The links of other
+    processes share nothing."""
     objective: ObjectiveTable | None = None
     """The model of learning. None: the simulation has no objective."""
     events: tuple[Happening, ...] = ()
@@ -292,6 +311,7 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         if len(set(names)) < len(names):
             twice = next(name for name in names if names.count(name) > 1)
             raise ValueError(f"two workers are called {twice!r}")
+        self._check_hosts(names)
         servers = self.job.servers
         for event in sorted(self.events, key=lambda event: event.at):
             servers += event.what == "join" and event.server == servers
@@ -308,6 +328,18 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             raise ValueError(
                 "no worker joins at the beginning: give one worker without the field join"
             )
+
+    def _check_hosts(self, workers: list[str]) -> None:
+        placed = [name for host in self.hosts for name in host.processes()]
+        if len(set(placed)) < len(placed):
+            twice = next(name for name in placed if placed.count(name) > 1)
+            raise ValueError(f"{twice} is on two hosts")
+        for host in self.hosts:
+            if unknown := set(host.workers) - set(workers):
+                raise ValueError(f"a host has {min(unknown)!r}, which is not a worker's name")
+        for event in self.events:
+            if event.host is not None and not 0 <= event.host < len(self.hosts):
+                raise ValueError(f"an event is about host {event.host}, which there is not")
 
     def cast(self) -> list[WorkerSpec]:
         """All workers, in the order of the file. A worker without a name gets a name from its

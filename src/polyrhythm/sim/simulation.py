@@ -23,6 +23,7 @@ from polyrhythm.observe.journal import Journal
 from polyrhythm.observe.reasons import in_words
 from polyrhythm.sim.checker import Checker
 from polyrhythm.sim.clock import Clock
+from polyrhythm.sim.model.card import Card
 from polyrhythm.sim.model.link import Channel, link
 from polyrhythm.sim.model.objective import Objective
 from polyrhythm.sim.model.pace import SimulatedPace
@@ -90,6 +91,13 @@ class Simulation:
         if self._checker is not None:
             self._checker.is_member = self._is_member
         self._cast = {spec.name: spec for spec in scenario.cast()}
+        self._cards = [Card(clock, host.outgoing, host.incoming) for host in scenario.hosts]
+        self._card_of = {
+            name: card
+            for host, card in zip(scenario.hosts, self._cards, strict=True)
+            for name in host.processes()
+        }
+        """The network card of each process whose host has one."""
         self._silent: set[frozenset[str]] = set()
         """The pairs of processes between which nothing passes."""
         self._began_ns = clock.now_ns
@@ -163,8 +171,19 @@ class Simulation:
 
     # -- starting ------------------------------------------------------------------------------
 
-    def _link(self, near: ServerProcess, far: ServerProcess, table: LinkSettings) -> Channel:
-        return link(self._clock, self._rng, table, near, far, (near.name, far.name))
+    def _link(
+        self,
+        near: ServerProcess | WorkerProcess,
+        far: ServerProcess | WorkerProcess,
+        table: LinkSettings,
+        names: tuple[str, str] | None = None,
+    ) -> Channel:
+        """Open a link between two processes. `names`: the name by which each knows the other, if it
+        is not the name of the process."""
+        near_card, far_card = (self._card_of.get(process.name) for process in (near, far))
+        cards = (None, None) if near_card is far_card else (near_card, far_card)
+        both = names or (near.name, far.name)
+        return link(self._clock, self._rng, table, near, far, both, cards)
 
     def _start(self, spec: WorkerSpec) -> None:
         user = UserCode(
@@ -198,22 +217,19 @@ class Simulation:
         far = self.servers[spec.server]
         if not self._reachable(near, far) or far.address != spec.address:
             return None
-        names = (near.name, far.name)
-        return link(self._clock, self._rng, self.scenario.link, near, far, names)
+        return self._link(near, far, self.scenario.link)
 
     def _dial(self, worker: WorkerProcess, server: int, at: m.Address | None) -> Channel | None:
         far = self.servers[server]
         if not self._reachable(worker, far) or at not in (None, far.address):
             return None
-        table = self._cast[worker.name].link
-        return link(self._clock, self._rng, table, worker, far, (worker.name, far.name))
+        return self._link(worker, far, self._cast[worker.name].link)
 
     def _dial_worker(self, worker: WorkerProcess, send: m.ChunkSend) -> Channel | None:
         far = self.workers.get(send.name)
         if far is None or not far.alive or far.machine.incarnation != send.incarnation:
             return None
-        table = self._cast[worker.name].link
-        return link(self._clock, self._rng, table, worker, far, (POINTS, POINTS))
+        return self._link(worker, far, self._cast[worker.name].link, (POINTS, POINTS))
 
     # -- faults and other events of a scenario --------------------------------------------------
 
@@ -222,6 +238,9 @@ class Simulation:
             self._cut(event)
         elif event.what in LINKS:
             self._silence(event, silent=event.what == "silence")
+        elif event.what == "rate":
+            assert event.host is not None
+            self._cards[event.host].change(event.outgoing, event.incoming)
         elif event.what == "end" and event.operator is not None:
             self._operate(event.operator, m.OperatorRequest(what=STOP))
         elif event.what == "drain" and event.operator is not None:

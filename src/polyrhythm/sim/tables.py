@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from polyrhythm.core.names import server_name
 from polyrhythm.core.values import bytes_of_unit, parse_size
 
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
@@ -84,6 +85,20 @@ class LinkSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     def __post_init__(self) -> None:
         if not 0 <= self.loss < 1:
             raise ValueError(f"loss is {self.loss}: it must be at least 0 and less than 1")
+
+
+class HostTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A host with a network card, whose rates all links of its servers and workers to other hosts
+    share. Links within the host do not pass the card."""
+
+    outgoing: Rate
+    incoming: Rate
+    servers: tuple[int, ...] = ()
+    workers: tuple[str, ...] = ()
+
+    def processes(self) -> list[str]:
+        """The names of the processes of this host."""
+        return [*map(server_name, self.servers), *self.workers]
 
 
 class ObjectiveTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

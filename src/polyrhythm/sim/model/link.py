@@ -7,6 +7,9 @@ the receiver reads at once. A lost packet is sent again after a time-out, so no 
 a process dies, the messages that had left still arrive. Then the other side sees the link end.
 While a link is silent nothing arrives over it, and neither side sees it end; messages sent
 meanwhile arrive when the link works again.*
+
+Between two hosts of which at least one has a network card (`card.py`), the bytes of a channel share
+the cards with other channels, so the time at which they leave is not known when they are sent.
 """
 
 from collections import deque
@@ -17,6 +20,7 @@ from random import Random
 from typing import Protocol
 
 from polyrhythm.sim.clock import Clock
+from polyrhythm.sim.model.card import Card, Entry, Transfer
 from polyrhythm.sim.tables import LinkSettings
 from polyrhythm.wire.messages import Message
 
@@ -47,8 +51,10 @@ class Channel:
         "_receiver",
         "_rng",
         "_timeout_ns",
+        "_transfer",
         "_until_ns",
         "back",
+        "first_byte_ns",
         "heard",
         "incarnation",
         "ns_per_byte",
@@ -87,15 +93,35 @@ class Channel:
         self._batch: list[Message] | None = None
         """The batch that was sent last, until it arrives."""
         self._deliver_next = self._deliver
+        self._transfer: Transfer | None = None
+        """The bytes of this channel on the network cards of its hosts, if these have any."""
+        self.first_byte_ns = 0
+        """Over cards: when the first byte of the message that is being received arrived."""
 
-    def send(self, message: Message, payload_nbytes: int = 0) -> int:
-        """Send a message. Returns the time at which its last byte has left."""
+    def share(self, sender: Card | None, receiver: Card | None) -> None:
+        """Send over the cards of these hosts from now on."""
+        if sender is not None or receiver is not None:
+            self._transfer = Transfer(
+                self._clock,
+                None if sender is None else sender.outgoing,
+                None if receiver is None else receiver.incoming,
+                self.ns_per_byte,
+                self._passed,
+            )
+
+    def send(self, message: Message, payload_nbytes: int = 0) -> int | None:
+        """Send a message. Returns the time at which its last byte has left; None if that depends on
+        other transfers (`when_left`)."""
         now_ns = self._clock.now_ns
         if not self._open:
             return now_ns
         if self._held is not None:
             self._held.append(partial(self.send, message, payload_nbytes))
             return now_ns
+        if self._transfer is not None:
+            nbytes = HEAD_NBYTES + payload_nbytes
+            self._transfer.add(message, nbytes, small=not payload_nbytes)
+            return None
         left_ns, batch = self._free_ns, self._batch
         busy = left_ns > now_ns
         if busy and not payload_nbytes and batch is not None and not self._loss:
@@ -119,6 +145,29 @@ class Channel:
             self._batch = batch = [message]
             self._clock.at(arrives_ns, self._deliver_next, batch)
         return left_ns
+
+    def when_left(self, do: Callable[[int], None]) -> None:
+        """Call `do` with the time at which the last byte of what was sent has left. It is not called
+        if the link ends before."""
+        if self._transfer is None:
+            self._clock.at(max(self._free_ns, self._clock.now_ns), self._tell_left, do)
+        else:
+            self._transfer.when_left(do)
+
+    def _tell_left(self, do: Callable[[int], None]) -> None:
+        do(self._clock.now_ns)
+
+    def _passed(self, entry: Entry) -> None:
+        """Let a message arrive whose last byte has passed the receiver's card."""
+        now_ns = self._clock.now_ns
+        arrives_ns = now_ns + self._delay_ns
+        arrives_ns = self._lose(now_ns, arrives_ns) if self._loss else arrives_ns
+        self._last_ns = arrives_ns
+        self._clock.at(arrives_ns, self._deliver_entry, entry)
+
+    def _deliver_entry(self, entry: Entry) -> None:
+        self.first_byte_ns = entry.began_ns + self._delay_ns
+        self._deliver(entry.batch)
 
     def _lose(self, left_ns: int, arrives_ns: int) -> int:
         """Return when a message arrives. Each loss of the message adds a time-out."""
@@ -165,7 +214,9 @@ class Channel:
         """End the link because its sender has died: messages that have left still arrive, and the
         others are dropped."""
         now_ns = self._clock.now_ns
-        if self._loss:
+        if self._transfer is not None:
+            self._transfer.drop()
+        elif self._loss:
             left = [arrives_ns for left_ns, arrives_ns in self._in_flight if left_ns <= now_ns]
             self._until_ns = self._last_ns = left[-1] if left else now_ns
         else:
@@ -178,6 +229,8 @@ class Channel:
             if channel._open:
                 channel._open = False
                 channel._until_ns = channel._clock.now_ns
+                if channel._transfer is not None:
+                    channel._transfer.drop(left_too=True)
                 channel._last_ns = channel._until_ns + channel._delay_ns
                 channel._clock.at(channel._last_ns, channel._tell_end, reason)
 
@@ -187,11 +240,19 @@ class Channel:
             self._held.append(partial(self._end, last_ns, reason))
         elif self._open:
             self._open = False
-            self._last_ns = max(self._last_ns, max(last_ns, self._clock.now_ns) + self._delay_ns)
-            self._clock.at(self._last_ns, self._tell_end, reason)
+            if self._transfer is None:
+                self._end_after(last_ns, reason)
+            else:
+                self._transfer.when_empty(partial(self._end_after, last_ns, reason))
+
+    def _end_after(self, last_ns: int, reason: str) -> None:
+        self._last_ns = max(self._last_ns, max(last_ns, self._clock.now_ns) + self._delay_ns)
+        self._clock.at(self._last_ns, self._tell_end, reason)
 
     def _tell_end(self, reason: str) -> None:
         self.back._open = False
+        if self.back._transfer is not None:
+            self.back._transfer.drop(left_too=True)
         if self.heard:
             self.heard = False
             self._receiver.closed(self, reason)
@@ -204,10 +265,13 @@ def link(
     near: Receiver,
     far: Receiver,
     names: tuple[str, str],
+    cards: tuple[Card | None, Card | None] = (None, None),
 ) -> Channel:
     """Return the channel from `near` to `far`. `names`: the name by which each of the two processes
-    knows the other one."""
+    knows the other one. `cards`: the network cards of their hosts, if the link passes them."""
     out = Channel(clock, rng, table, far, names[0])
     out.back = Channel(clock, rng, table, near, names[1])
     out.back.back = out
+    out.share(*cards)
+    out.back.share(*reversed(cards))
     return out

@@ -54,7 +54,7 @@ class SimPublishing:
             self._process.put(self._name, ev.Sent((effect.worker,), effect.round))
             return
         memory, round_, slot = self._placed(), effect.round, effect.slot
-        left_ns = self._process.clock.now_ns
+        left_ns: int | None = self._process.clock.now_ns
         for slice_, nbytes in memory.slices.items():
             message = builders.parameters(effect, self._server, round_, slice_, slot)
             left_ns = channel.send(message, nbytes)
@@ -66,7 +66,7 @@ class SimPublishing:
         if channel is not None:
             memory = self._placed()
             slots = memory.lease(effect.worker, effect.ticket)
-            left_ns = self._process.clock.now_ns
+            left_ns: int | None = self._process.clock.now_ns
             for (slice_, nbytes), slot in zip(memory.slices.items(), slots, strict=True):
                 message = builders.parameters(effect, self._server, effect.ticket, slice_, slot)
                 left_ns = channel.send(message, nbytes)
@@ -76,7 +76,7 @@ class SimPublishing:
         self,
         channel: Channel,
         worker: int,
-        left_ns: int,
+        left_ns: int | None,
         round_: int,
         memory: SimSliceStore,
         slots: _Slots,
@@ -86,27 +86,34 @@ class SimPublishing:
         if self._process.check:
             places = memory.places(slots)
             read = places, memory.stamps(places)
+        if left_ns is None:
+            sending = [(channel, worker, read)]
+            channel.when_left(lambda _: self._have_left(sending, round_))
+            return
         key = left_ns, round_
         leaving = self._leaving.get(key)
         if leaving is None:
             leaving = self._leaving[key] = []
-            self._process.clock.at(left_ns, self._have_left, key)
+            self._process.clock.at(left_ns, self._have_left_at, key)
         leaving.append((channel, worker, read))
 
-    def _have_left(self, key: tuple[int, int]) -> None:
+    def _have_left_at(self, key: tuple[int, int]) -> None:
+        self._have_left(self._leaving.pop(key), key[1])
+
+    def _have_left(self, leaving: list[_Sending], round_: int) -> None:
         """Tell the machine, in one event, about all readers of messages whose last byte has
         left."""
-        if self._slept_through(lambda: self._have_left(key)):
+        if self._slept_through(lambda: self._have_left(leaving, round_)):
             return
         table = self._links.table
         sent = []
-        for channel, worker, read in self._leaving.pop(key):
+        for channel, worker, read in leaving:
             if table.get(channel.back.peer) is not channel.back:
                 continue  # the link has closed, and the lease has ended with it
             if read is not None:
                 self._see_unwritten(channel, *read)
             sent.append(worker)
-        self._process.post(self._name, ev.Sent(tuple(sent), key[1]))
+        self._process.post(self._name, ev.Sent(tuple(sent), round_))
 
     def _see_unwritten(self, channel: Channel, places: list[Place], stamps: list[Any]) -> None:
         if self._placed().stamps(places) != stamps:

@@ -7,6 +7,7 @@ sent all the time. A stopped process does nothing, and messages to it queue up.
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from polyrhythm.core import builders
 from polyrhythm.core import effects as fx
@@ -232,7 +233,9 @@ class WorkerProcess(SingleProcess):
         if self._expected is None or message.round < self._expected:
             self.put(_ME, builders.skipped(message))
             return
-        first_byte_ns = now_ns - int(self._nbytes[message.slice] * channel.ns_per_byte)
+        first_byte_ns = channel.first_byte_ns or (
+            now_ns - int(self._nbytes[message.slice] * channel.ns_per_byte)
+        )
         self.loop.time.landed(first_byte_ns, now_ns)
         self._queue.append(builders.landed(message))
 
@@ -353,7 +356,8 @@ class WorkerProcess(SingleProcess):
         outbox, loop, quantised = self._outbox, self.loop, self._quantised
         worker, incarnation, rate = outbox.worker, outbox.incarnation, effect.rates[0]
         difference = loop.differences.get(effect.buffer) if loop.differences else None
-        left_ns = began_ns = self.clock.now_ns
+        began_ns = self.clock.now_ns
+        left_ns: int | None = began_ns
         for number in effect.slices:
             nbytes = quantised.get(number) if quantised else None
             contribution = builders.contribution(
@@ -362,7 +366,11 @@ class WorkerProcess(SingleProcess):
             if difference is not None:
                 contribution = carry(contribution, difference)
             left_ns = channel.send(contribution, nbytes or self._nbytes[number])
-        if not loop.traits.trains_through:
+        if loop.traits.trains_through:
+            return
+        if left_ns is None:
+            channel.when_left(partial(loop.time.left, began_ns))
+        else:
             loop.time.left(began_ns, left_ns)
 
     def expect(self, effect: fx.Expect) -> None:
