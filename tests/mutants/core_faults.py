@@ -345,8 +345,8 @@ CORE: tuple[Mutant, ...] = (
         "restored-lead-forgets-silent-servers",
         "A lead that was restored from its state counts the silence of every server anew.",
         "core:connect",
-        "Servers(state.servers, job, routing, rounds, outbox, operators)",
-        "Servers(begin_state(job).servers, job, routing, rounds, outbox, operators)",
+        "state.servers, job, routing, state.network, rounds, outbox, operators",
+        "begin_state(job).servers, job, routing, state.network, rounds, outbox, operators",
         "tests/sim/test_lead_snapshot.py"
         "::test_a_lead_that_is_restored_after_every_event_does_the_same[1]",
     ),

@@ -56,6 +56,7 @@ class EventType(IntEnum):
     INTRODUCED = 69
     DISMISSED = 70
     DRAIN = 71
+    MEASURED = 72
     # messages between a primary and its replicas
     COPY = 80
     COPIED = 81

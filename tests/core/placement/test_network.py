@@ -14,7 +14,7 @@ def network(**hosts: str) -> Network:
     """A network with these processes, each on a host."""
     made = Network()
     for process, host in hosts.items():
-        made.learn(process, host)
+        made.learn(process, host, host)
     return made
 
 

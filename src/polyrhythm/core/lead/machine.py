@@ -24,7 +24,7 @@ from polyrhythm.core.lead.servers.broken_links import Separation
 from polyrhythm.core.lead.state import LeadState, begin_state, connect, decode_state, encode_state
 from polyrhythm.core.lead.waiting import WaitReport
 from polyrhythm.core.machine import Effect, Reason, Waiting
-from polyrhythm.core.names import server_number, worker_number
+from polyrhythm.core.names import server_name, server_number, worker_name, worker_number
 from polyrhythm.core.seat import FIRST_SEAT, Seat
 from polyrhythm.core.sync import policy as sync
 from polyrhythm.core.values import plain, plain_reason
@@ -47,6 +47,7 @@ class LeadMachine:
         self._admission = parts.admission
         self._opening = parts.opening
         self._routing = parts.routing
+        self._network = parts.network
         self._contributions = parts.contributions
         self._rounds = parts.rounds
         self._removals = parts.removals
@@ -266,6 +267,7 @@ class LeadMachine:
     def _after_fold(self, now_ns: int) -> None:
         """End the job after a fold, or release the members: every primary has folded."""
         self._contributions.on_folded(self._rounds.round)
+        self._network.settle(now_ns)
         removed = self._removals.on_view_known()
         self._counting.forget(removed)
         self._mode.on_closed(now_ns)
@@ -448,8 +450,16 @@ class LeadMachine:
         if not self._lifecycle.on_heartbeat(message, now_ns):
             self._servers.beat(message.server, now_ns)
         self._broken.expire(now_ns)
+        self._network.settle(now_ns)
         if (line := self._waiting.line(now_ns)) is not None:
             self._outbox.note("waiting", **line)
+
+    def _on_measured(self, message: m.Measured, now_ns: int) -> None:
+        worker = message.worker
+        if worker >= 0 and self.view.get(worker, message.incarnation) is not None:
+            self._network.record(worker_name(worker), message.received, now_ns)
+        elif worker < 0 and self._servers.present(message.server):
+            self._network.record(server_name(message.server), message.received, now_ns)
 
     def _on_tick(self, event: ev.Tick, now_ns: int) -> None:
         self._deadlines.on_tick(now_ns)
@@ -503,6 +513,7 @@ class LeadMachine:
         m.Leave: _on_leave,
         m.Asking: _on_asking,
         m.Alive: _on_alive,
+        m.Measured: _on_measured,
         m.Unreachable: _on_unreachable,
         m.CaughtUp: _on_caught_up,
         m.Drain: lambda lead, message, now_ns: lead._requests.on_drain_asked(message, now_ns),

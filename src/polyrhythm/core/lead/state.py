@@ -156,7 +156,7 @@ def connect(job: JobSpec, state: LeadState[SyncPolicy], seat: Seat) -> Parts:
         enrolment=Enrolment(state.enrolment, job, view, plan, migration, private),
         outbox=outbox,
         operators=operators,
-        servers=Servers(state.servers, job, routing, rounds, outbox, operators),
+        servers=Servers(state.servers, job, routing, state.network, rounds, outbox, operators),
         broken=BrokenLinks(state.broken, job, view, routing, seat),
         progress=progress,
         saving=saving,

@@ -1,9 +1,9 @@
 """The throughput of links and of hosts, as the processes that receive have measured it (Aware, §3.2).
 
-A receiver reports bursts: bytes that came from one process without a break, and when (Eq. 6 is their
-rate). The lead places the bursts of all receivers on one time axis and adds up those that overlap.
-*So links that share a network card are added only while they are busy at the same time.* The paper
-adds average rates, s_ij over all j (Eq. 8), and so counts a card twice whose links take turns.
+A receiver reports bursts (`bursts.py`): bytes that came from one process without a break, and when
+(Eq. 6 is their rate). The lead places the bursts of all receivers on one time axis and adds up those
+that overlap. *So links that share a network card are added only while they are busy at the same time.*
+The paper adds average rates, s_ij over all j (Eq. 8), and so counts a card twice whose links take turns.
 
 *A host that waits for slower ones shows less than it can do.* So a rate is the mean over the busiest
 quarter of the busy time, and not over all of it. The throughput S_i of a host is the smaller of what it
@@ -67,6 +67,8 @@ class Network(msgspec.Struct, kw_only=True):
 
     _host_of: dict[str, str] = {}
     """The host of each process."""
+    _names: dict[str, str] = {}
+    """The names of hosts by their identities."""
     _links: dict[str, dict[str, Average]] = {}
     """Per source host and target host."""
     _sent: dict[str, Average] = {}
@@ -101,9 +103,21 @@ class Network(msgspec.Struct, kw_only=True):
 
     # -- processes -----------------------------------------------------------------------------
 
-    def learn(self, process: str, host: str) -> None:
-        """A process of the job runs on this host."""
-        self._host_of[process] = host
+    def learn(self, process: str, host: str, identity: str = "") -> None:
+        """A process of the job runs on this host. `identity`: what distinguishes the host from others
+        of the same name, with the user at its end (`io/local.py`); empty if that is not known: then
+        the process counts as a host of its own."""
+        if identity:
+            place = identity.rpartition("/")[0] or identity
+            self._host_of[process] = self._names.setdefault(place, self._unused(host or process))
+        else:
+            self._host_of[process] = process
+
+    def _unused(self, host: str) -> str:
+        """This name of a host, or the first one like it that no other host has."""
+        taken = set(self._names.values())
+        names = (host, *(f"{host}-{number}" for number in range(2, len(taken) + 3)))
+        return next(name for name in names if name not in taken)
 
     def forget(self, process: str) -> None:
         """A process is no longer part of the job. What was measured of a host is forgotten with its

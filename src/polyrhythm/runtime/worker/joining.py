@@ -13,6 +13,7 @@ from polyrhythm.core.machine import Event
 from polyrhythm.core.names import LEAD, server_name
 from polyrhythm.core.worker.machine import WorkerMachine
 from polyrhythm.errors import FrameError, LinkError, Refused
+from polyrhythm.io.local import host_identity
 from polyrhythm.runtime.net.worker_links import WorkerLinks
 from polyrhythm.wire import messages as m
 
@@ -110,5 +111,5 @@ class Joiner:
             incarnation=self._machine.incarnation or before,
             name=self._name,
             job=self._job,
-            identity=address.identity,
+            identity=host_identity(),
         )

@@ -15,6 +15,7 @@ from polyrhythm.core.liveness import HeardThrottle
 from polyrhythm.core.machine import Event, Machine
 from polyrhythm.core.names import LEAD, server_name, worker_name
 from polyrhythm.core.performers import SERVER_EFFECTS, performers_of
+from polyrhythm.core.placement.bursts import LEAST_NBYTES, Bursts
 from polyrhythm.core.senders import TO_LEAD, is_to_lead
 from polyrhythm.core.server.machine import ServerMachine
 from polyrhythm.core.sync.registry import traits_of
@@ -42,6 +43,7 @@ from polyrhythm.wire import messages as m
 class ServerProcess(Process):
     __slots__ = (
         "_adding",
+        "_bursts",
         "_checker",
         "_heard_throttle",
         "_job",
@@ -81,8 +83,10 @@ class ServerProcess(Process):
         dial: Callable[["ServerProcess", m.ServerSpec], Channel | None],
         life: int = 0,
         kept_nbytes: int = 0,
+        host: str = "",
     ) -> None:
-        """`kept_nbytes`: the size of the state in the checkpoint from which the job resumes. `life`:
+        """`kept_nbytes`: the size of the state in the checkpoint from which the job resumes. `host`: the
+        host of the server, if the network is measured. `life`:
         how many servers had this number before; it makes the address unique. `journal`: None unless
         the lead runs in this server. `objective`: the simulated objective, which falls with the weight
         that is folded into the first slice. `checker`: if given, every event is checked. `dial` returns
@@ -95,7 +99,8 @@ class ServerProcess(Process):
             machines[PACEMAKER] = Pacemaker(job)
         super().__init__(clock, machines, check=checker is not None)
         self._me, self._lead = self.hosted[self.name], self.hosted.get(LEAD)
-        self.address = m.Address("simulated", life, "", "")
+        self.address = m.Address("simulated", life, "", host)
+        self._bursts = Bursts() if host else None
         self.outcome: fx.End | None = None
         self.looks = False
         """Whether a link of this server has ever been silent, so that the server must look at its
@@ -111,7 +116,7 @@ class ServerProcess(Process):
         self._objective = objective
         self._checker = checker
         me = m.ServerHello(
-            server=server, name=self.name, job=job.job, address=self.address, identity=""
+            server=server, name=self.name, job=job.job, host=host, address=self.address, identity=""
         )
         self._heard_throttle = HeardThrottle(job.heartbeat_s, job.lead_timeout_s)
         self.links = SimServerLinks(
@@ -273,6 +278,10 @@ class ServerProcess(Process):
             except LinkError as error:
                 self.links.end_link(channel, str(error))
                 return
+        if self._bursts is not None and nbytes >= LEAST_NBYTES:
+            now_ns = self.clock.now_ns
+            began_ns = now_ns - int(nbytes * channel.ns_per_byte)
+            self._bursts.add(channel.peer, began_ns, now_ns, nbytes)
         self._adding.take(message, nbytes)
 
     def _add(self, message: m.Contribution) -> None:
@@ -310,13 +319,25 @@ class ServerProcess(Process):
                 self._checker.released(message)
             if to == LEAD and to in self.machines:
                 self._checker.told_lead(message)
+        measured = self._measured() if to == LEAD and self._bursts is not None else None
         hosted = self.hosted.get(to)
         if hosted is not None:
-            self._queue.append((hosted, message))
+            self._queue += [(hosted, each) for each in (measured, message) if each is not None]
             return
         channel = self.links.to(to)
         if channel is not None:
+            if measured is not None:
+                channel.send(measured)
             channel.send(message)
+
+    def _measured(self) -> m.Measured | None:
+        """What this server has received, if it is time to report it."""
+        assert self._bursts is not None
+        received = self._bursts.take(self.clock.now_ns)
+        if received is None:
+            return None
+        term = self._machine.seat.term
+        return m.Measured(term=term, server=self._server, received=received)
 
     def note(self, effect: fx.Note) -> None:
         if self._journal is not None:

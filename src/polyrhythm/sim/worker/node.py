@@ -17,6 +17,7 @@ from polyrhythm.core.liveness import HeardThrottle
 from polyrhythm.core.model import PART_NBYTES
 from polyrhythm.core.names import LEAD, server_name
 from polyrhythm.core.performers import WORKER_EFFECTS, performers_of
+from polyrhythm.core.placement.bursts import LEAST_NBYTES, Bursts
 from polyrhythm.core.worker.lifecycle import Phase
 from polyrhythm.core.worker.machine import WorkerMachine
 from polyrhythm.observe.reasons import in_words
@@ -42,11 +43,13 @@ _PARAMETERS, _HELLO_REPLY, _RESTORED = m.Parameters, m.HelloReply, m.Restored
 class WorkerProcess(SingleProcess):
     __slots__ = (
         "_backlog",
+        "_bursts",
         "_computing",
         "_deliveries",
         "_dial",
         "_expected",
         "_heard_throttle",
+        "_host",
         "_job_id",
         "_kept",
         "_lead_linked",
@@ -80,12 +83,13 @@ class WorkerProcess(SingleProcess):
         dial_worker: Callable[["WorkerProcess", m.ChunkSend], Channel | None] = lambda *_: None,
         point_nbytes: int = 0,
         memory: int | None = None,
+        host: str = "",
     ) -> None:
         """`kept_nbytes`: the size of the state that the user's code keeps; 0 if it keeps none.
         `dial` returns the channel to a server, or None if no server listens there. `lead_linked`:
         the event that the machine gets when the link to the lead is up. `dial_worker` returns the
         channel to another worker. `point_nbytes`: the size of a point. `memory`: how many points of
-        other workers fit into memory."""
+        other workers fit into memory. `host`: the host of the worker, if the network is measured."""
         self.machine = WorkerMachine(name)
         super().__init__(clock, _ME, self.machine, check=check)
         self.name = name
@@ -97,6 +101,8 @@ class WorkerProcess(SingleProcess):
         self._heard_throttle = HeardThrottle(lead_linked.heartbeat_s, lead_linked.timeout_s)
         self._lead_unread = False
         """Whether a message of the lead has arrived that the worker has not read yet."""
+        self._host = host
+        self._bursts = Bursts() if host else None
         self._job_id = job
         self._model = user.model
         self._nbytes: dict[int, int] = {}
@@ -168,7 +174,8 @@ class WorkerProcess(SingleProcess):
                 incarnation=self.machine.incarnation or before,
                 name=self.name,
                 job=self._job_id,
-                identity="",
+                identity=self._host,
+                host=self._host,
             )
         )
 
@@ -182,8 +189,18 @@ class WorkerProcess(SingleProcess):
             self._lead_unread = self._lead_unread or channel.peer == self.machine.seat.name
             self._put_off(lambda: self._take(channel, batch))
         else:
+            if self._bursts is not None:
+                self._measure(self._bursts, channel, batch)
             self._take(channel, batch)
             self.run()
+
+    def _measure(self, bursts: Bursts, channel: Channel, batch: Sequence[m.Message]) -> None:
+        """Measure what has come while the worker was ready to read it."""
+        now_ns = self.clock.now_ns
+        for message in batch:
+            nbytes = self._nbytes.get(message.slice, 0) if type(message) is _PARAMETERS else 0
+            if nbytes >= LEAST_NBYTES:
+                bursts.add(channel.peer, now_ns - int(nbytes * channel.ns_per_byte), now_ns, nbytes)
 
     def _receive_points(self, batch: Sequence[m.Message]) -> None:
         """Receive points, even while the worker computes."""
@@ -309,8 +326,13 @@ class WorkerProcess(SingleProcess):
 
     def send(self, effect: fx.Send) -> None:
         channel = self._to(effect.to)
-        if channel is not None:
-            channel.send(effect.message)
+        if channel is None:
+            return
+        if self._bursts is not None and effect.to == LEAD:
+            received = self._bursts.take(self.clock.now_ns)
+            if received is not None:
+                channel.send(m.Measured(**self._outbox.identity(), received=received))
+        channel.send(effect.message)
 
     def dial(self, effect: fx.Dial) -> None:
         assert self.machine.job is not None

@@ -12,7 +12,7 @@ of messages.
 import msgspec
 
 from polyrhythm.wire.events import EventType
-from polyrhythm.wire.messages.bursts import MOST_BURSTS, Burst, Received
+from polyrhythm.wire.messages.bursts import MOST_BURSTS, Burst, Measured, Received
 from polyrhythm.wire.messages.checkpoint import (
     Capture,
     Collect,
@@ -182,6 +182,7 @@ __all__ = [
     "Label",
     "Leased",
     "Leave",
+    "Measured",
     "MemberSpec",
     "Message",
     "ModelPart",
@@ -281,6 +282,7 @@ EVENT_TYPES: dict[type[Message], EventType] = {
     Introduced: EventType.INTRODUCED,
     Dismissed: EventType.DISMISSED,
     Drain: EventType.DRAIN,
+    Measured: EventType.MEASURED,
     Copy: EventType.COPY,
     Copied: EventType.COPIED,
     Fetch: EventType.FETCH,

@@ -6,7 +6,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from polyrhythm.wire.messages.fields import Amount
+from polyrhythm.wire.messages.fields import Amount, Message
 
 MOST_BURSTS = 64
 """The most bursts in one report. A process merges neighbours before it drops any."""
@@ -29,3 +29,10 @@ class Received(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     at_ns: Amount
     bursts: Annotated[tuple[Burst, ...], Meta(max_length=MOST_BURSTS)]
+
+
+class Measured(Message, frozen=True, kw_only=True):
+    """A worker or a server tells the lead what it has received. The message is queued just before
+    another one to the lead, so that both travel together."""
+
+    received: Received

@@ -9,6 +9,7 @@ from polyrhythm.core.lead.servers.routing import RoutingTable
 from polyrhythm.core.lead.servers.servers import Servers, ServersState
 from polyrhythm.core.lead.state import begin_state
 from polyrhythm.core.liveness import Suspicion
+from polyrhythm.core.placement.network import Network
 from polyrhythm.observe.reasons import in_words
 from polyrhythm.wire import messages as m
 from polyrhythm.wire.messages.reasons import Reason
@@ -31,6 +32,7 @@ class SeededServers:
             ServersState(Suspicion(job.heartbeat_s)),
             job,
             self.routing,
+            Network(),
             Rounds(),
             self.outbox,
             Operators({}, self.outbox),

@@ -41,6 +41,7 @@ class Lifecycle:
         self._view = parts.view
         self._opening = parts.opening
         self._routing = parts.routing
+        self._network = parts.network
         self._contributions = parts.contributions
         self._steps = parts.steps
         self._rounds = parts.rounds
@@ -97,6 +98,7 @@ class Lifecycle:
         self._removals.joined(member.worker)
         self.suspicion.expect(member.worker, now_ns)
         self._outbox.do(Bind(link, worker_name(member.worker), member.incarnation))
+        self._network.learn(worker_name(member.worker), plain(hello.host), hello.identity)
         # Tell the servers about the worker before the worker learns their addresses and dials them.
         self._outbox.introduce(member)
         identity, servers = self._outbox.identity(member), self._routing.specs
@@ -277,6 +279,7 @@ class Lifecycle:
     ) -> None:
         """`fatal`: why this removal ends the job; None if the job goes on."""
         self._view.remove(member.worker)
+        self._network.forget(worker_name(member.worker))
         self.suspicion.forget(member.worker)
         self._broken.forget(member.worker)
         self._state.stream_ended = reason.code == STREAM_ENDED.code

@@ -20,6 +20,7 @@ from polyrhythm.core.lead.servers.routing import Change, RoutingTable
 from polyrhythm.core.liveness import Suspicion
 from polyrhythm.core.machine import Reason
 from polyrhythm.core.names import server_name
+from polyrhythm.core.placement.network import Network
 from polyrhythm.core.values import plain
 from polyrhythm.wire import messages as m
 from polyrhythm.wire.messages.operator import DRAIN
@@ -42,12 +43,14 @@ class Servers:
         state: ServersState,
         job: m.JobSpec,
         routing: RoutingTable,
+        network: Network,
         rounds: Rounds,
         outbox: LeadOutbox,
         operators: Operators,
     ) -> None:
         self._job = job
         self._routing = routing
+        self._network = network
         self._rounds = rounds
         self._outbox = outbox
         self._operators = operators
@@ -68,6 +71,7 @@ class Servers:
             self._outbox.refuse(link, Reason("server-taken", {"server": hello.server}))
             return False
         routing.join(server, hello.address)
+        self._network.learn(server_name(server), plain(hello.host), hello.address.identity)
         self._outbox.do(Bind(link, server_name(server), routing.incarnations[server]))
         if hello.server < 0:
             seat = self._outbox.seat
@@ -206,6 +210,7 @@ class Servers:
         """Tell a drained server to end: the other servers and the workers go on without it."""
         self.suspicion.forget(server)
         self._silent.discard(server)
+        self._network.forget(server_name(server))
         drained = Reason("drained", {"server": server})
         self._outbox.stop_server(server, drained)
         self._outbox.note("drained", server=server, left=len(self._routing.addresses))
@@ -227,6 +232,7 @@ class Servers:
         if loss is not None:
             fields = {"server": server, "slices": loss.slices, "mb": loss.nbytes / 1e6}
             return Reason("slices-lost", fields).because(noticed)
+        self._network.forget(server_name(server))
         removed = Reason("server-removed", {"server": server}).because(noticed)
         self._outbox.do(Drop(server_name(server), removed))
         # none of its slices is lost, so it has left in another way than it was asked to

@@ -1,0 +1,79 @@
+"""What a process remembers of the bytes that it receives, until it reports them to the lead.
+
+A burst is counted if its payloads are long enough, and lasts long enough. *The receiver notices the
+begin and the end of a burst late, by the time that a thread needs to wake up: about 50 microseconds.
+So a burst of less than a fifth of a millisecond is not counted, and no payload of less than 32 KiB,
+which a link of 1 Gbit/s carries in a quarter of a millisecond.* Bursts that follow each other without a
+break, or nearly, are one burst.
+"""
+
+from polyrhythm.wire.messages.bursts import MOST_BURSTS, Burst, Received
+
+LEAST_NBYTES = 32 * 1024
+"""A payload that is shorter says nothing. The probe slices are longer (`slices.py`)."""
+_LEAST_NS = 200_000
+_BREAK_NS = 1_000_000
+"""A pause of the sender this short does not end a burst."""
+_LIKE = 1.5
+"""Bursts are joined only if their rates do not differ by more than this factor: the lead looks for the
+times at which most bytes arrived."""
+_EVERY_NS = 250_000_000
+"""Reports are not made more often than this. The lead averages over longer times."""
+
+
+class Bursts:
+    def __init__(self) -> None:
+        self._bursts: dict[str, list[Burst]] = {}
+        """Per source, in the order of time."""
+        self._count = 0
+        self._next_ns = 0
+
+    def add(self, source: str, began_ns: int, ended_ns: int, nbytes: int) -> None:
+        """`nbytes` have come from this process between these times."""
+        if ended_ns - began_ns < _LEAST_NS:
+            return
+        burst = Burst(source, began_ns, ended_ns, nbytes)
+        before = self._bursts.setdefault(source, [])
+        if before and _continues(before[-1], burst):
+            before[-1] = _join(before[-1], burst)
+            return
+        before.append(burst)
+        self._count += 1
+        if self._count > MOST_BURSTS:
+            self._thin()
+
+    def _thin(self) -> None:
+        """Join neighbours, so that half as many bursts are left."""
+        self._count = 0
+        for source, bursts in self._bursts.items():
+            pairs = [bursts[at : at + 2] for at in range(0, len(bursts), 2)]
+            self._bursts[source] = [_join(pair[0], pair[-1]) for pair in pairs]
+            self._count += len(pairs)
+        while self._count > MOST_BURSTS:  # there are more sources than a report can name
+            self._bursts.pop(next(iter(self._bursts)))
+            self._count = sum(map(len, self._bursts.values()))
+
+    def take(self, now_ns: int) -> Received | None:
+        """The bursts since the last report, if it is time for another one."""
+        if not self._count or now_ns < self._next_ns:
+            return None
+        self._next_ns = now_ns + _EVERY_NS
+        bursts = [burst for each in self._bursts.values() for burst in each]
+        self._bursts, self._count = {}, 0
+        return Received(now_ns, tuple(bursts))
+
+
+def _continues(before: Burst, burst: Burst) -> bool:
+    if burst.began_ns - before.ended_ns > _BREAK_NS:
+        return False
+    first = before.nbytes / (before.ended_ns - before.began_ns)
+    second = burst.nbytes / (burst.ended_ns - burst.began_ns)
+    return first <= second * _LIKE and second <= first * _LIKE
+
+
+def _join(before: Burst, burst: Burst) -> Burst:
+    """One burst with the bytes of both. The time between them counts as busy."""
+    if before is burst:
+        return burst
+    nbytes = before.nbytes + burst.nbytes
+    return Burst(before.source, before.began_ns, max(before.ended_ns, burst.ended_ns), nbytes)
