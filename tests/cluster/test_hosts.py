@@ -1,6 +1,7 @@
 """One job on several machines: `train` on the first, `server` and `worker` on the others."""
 
 import json
+from pathlib import Path
 
 from tests.cluster.machines import MODEL_NBYTES, ROUNDS, Machines, begin
 from tests.cluster.namespaces import network
@@ -66,3 +67,34 @@ def test_quantised_pushes_cross_the_network_with_a_quarter_of_the_bytes(machines
     result = json.loads((machines.cwd / "runs" / "run" / "result.json").read_text())
     assert 0.25 < result["bytes_pushed"] / (ROUNDS * MODEL_NBYTES) <= 0.27
     assert "stay exact" not in machines.said("worker")
+
+
+def test_a_job_is_described_and_operated_from_another_machine(
+    machines: Machines, tmp_path: Path
+) -> None:
+    """That machine has a copy of the secret, and no folder of the run."""
+    with network(2) as (first, second):
+        flags = ("--workers", 1, "--servers", 2, "--min-step", "50ms")
+        open_to_all = ("--host", first.address, "--port", 7000, "--insecure", "--name", "run")
+        machines.start("train", first, "train", "job.py", *flags, *open_to_all)
+        wait_until(lambda: any(line["round"] for line in machines.noted("rounds")), "it trains")
+        secret = tmp_path / "copy"
+        secret.write_bytes((tmp_path / "runs" / "run" / "secret").read_bytes())
+        secret.chmod(0o600)
+
+        def ask(command: str, *args: object, status: int = 0) -> str:
+            address = f"{first.address}:7000"
+            machines.start(command, second, command, address, *args, "--secret-file", secret)
+            assert machines.end_of(command) == status, machines.said(command)
+            return machines.said(command, "err" if status else "out")
+
+        status = json.loads(ask("status", "--json"))
+        assert (status["run"], status["is"]) == ("run", "running") and status["rounds"] > 0
+        assert "round 1 opened with 1 worker" in ask("story")
+        assert ask("why")
+        assert "checkpoint 1 of round" in ask("checkpoint")
+        assert "s1" in ask("drain", "s1")
+        assert machines.noted("drained")
+        assert "stopped on request of" in ask("stop")
+        assert machines.end_of("train") == 0, machines.said("train")
+        assert "no job listens at" in ask("status", status=1)

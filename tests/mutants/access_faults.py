@@ -333,6 +333,30 @@ ACCESS: tuple[Mutant, ...] = (
         "None",
         f"{_OPERATORS}::test_a_stop_ends_the_job_in_order_and_names_the_operator",
     ),
+    mutant(
+        "every-reader-is-noted",
+        "The journal grows whenever it is read.",
+        "core:Operators.send_journal",
+        "self._outbox.do(SendJournal(link, at))",
+        "self._outbox.note('journal-sent'); self._outbox.do(SendJournal(link, at))",
+        f"{_OPERATORS}::test_a_page_of_the_journal_is_sent_in_every_phase_of_a_job_and_is_not_noted",
+    ),
+    mutant(
+        "a-page-without-held-lines",
+        "An operator does not see the lines that a full disk has no room for.",
+        "observe:FileJournal.page",
+        "self._held.read(at - self._nbytes, most_nbytes)",
+        "b''",
+        "tests/observe/test_journal.py::test_the_pages_contain_lines_that_cannot_be_written",
+    ),
+    mutant(
+        "pages-of-another-job",
+        "The second page may come from a job that has begun at the same address.",
+        "cli:_fetch_journal",
+        "page.job.job",
+        "lead.job",
+        "tests/cli/test_remote_runs.py::test_another_job_that_begins_at_the_address_is_not_mixed_up",
+    ),
     # -- floods --------------------------------------------------------------------------------
     mutant(
         "silent-links-without-limit",

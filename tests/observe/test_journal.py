@@ -8,7 +8,13 @@ from pathlib import Path
 
 import msgspec
 
-from polyrhythm.observe.journal import FileJournal, JournalReader, read_journal
+from polyrhythm.observe.journal import (
+    FileJournal,
+    JournalReader,
+    SentJournal,
+    read_journal,
+    whole_lines,
+)
 
 
 @contextlib.contextmanager
@@ -109,3 +115,61 @@ def test_what_is_no_line_of_json_is_left_out(tmp_path: Path) -> None:
     with path.open("ab") as file:
         file.write(line[9:])
     assert len(list(reader.new_lines())) == 1
+
+
+def pages(journal: FileJournal | SentJournal, most_nbytes: int) -> bytes:
+    """Read a journal page by page, as an operator does."""
+    read = b""
+    while True:
+        page = journal.page(len(read), most_nbytes)
+        assert len(page.lines) <= most_nbytes
+        read += page.lines
+        if page.last:
+            return read
+
+
+def test_the_pages_of_a_journal_are_its_file(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    journal = FileJournal(path)
+    assert journal.page(0, 100).last and pages(journal, 100) == b""
+    for number in range(50):
+        journal.note("joined", name=f"worker-{number}")
+    written = path.read_bytes()
+    for most_nbytes in (1, 7, len(written) - 1, len(written), len(written) + 1):
+        assert pages(journal, most_nbytes) == written
+    assert journal.page(len(written) + 1, 100).last, "an operator may ask for bytes beyond the end"
+    path.unlink()
+    journal.note("left")
+    assert pages(journal, 64).startswith(written), "the folder of the run was deleted"
+    journal.close()
+
+
+def test_the_pages_contain_lines_that_cannot_be_written(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    journal = FileJournal(path)
+    journal.note("joined", name="worker-0")
+    with room_for(path.stat().st_size + 10):
+        journal.note("joined", name="worker-1")
+        journal.note("left", name="worker-1")
+        held = pages(journal, 16)
+        assert [line["what"] for line, _ in whole_lines(held.splitlines(keepends=True))] == [
+            *("joined", "joined", "unwritten", "left")
+        ]
+    journal.retry(now=True)
+    assert pages(journal, 16).startswith(held) and pages(journal, 16) == path.read_bytes()
+    journal.close()
+
+
+def test_a_journal_that_is_sent_has_pages_too(tmp_path: Path) -> None:
+    journal = SentJournal(tmp_path / "journal.jsonl")
+    journal.note("joined", name="worker-0")
+    part = journal.part()
+    assert part is not None and journal.part() is None
+    journal.note("left", name="worker-0")
+    kept = pages(journal, 20).splitlines()
+    assert kept[:1] == [bytes(line) for line in part.lines] and len(kept) == 2
+    with room_for(1):
+        journal.note("ended")
+        assert journal.incomplete is None, "the command that runs the job has the line"
+    assert len(pages(journal, 20).splitlines()) >= 3
+    journal.close()

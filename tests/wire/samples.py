@@ -42,6 +42,7 @@ JOB = m.JobSpec(
     respawn=True,
     replicas=2,
 )
+PAGE = m.JournalPage(run_dir="/runs/run", job=JOB, now_s=1.5, lines=b"{}\n", last=True)
 
 
 def messages() -> list[m.Message]:
@@ -164,8 +165,10 @@ def messages() -> list[m.Message]:
         ),
         m.Adopted(**IDENTITY, rows=ROWS),
         m.OperatorHello(**IDENTITY, name="o", job="j", protocol=9, digests=(1,), nonce=b"n"),
-        m.OperatorRequest(**IDENTITY, what="stop", at_once=True),
-        m.OperatorAnswer(**IDENTITY, reason=refused("no"), done=True, failed=True, source=b"s"),
+        m.OperatorRequest(**IDENTITY, what="stop", at_once=True, at=5),
+        m.OperatorAnswer(
+            **IDENTITY, reason=refused("no"), done=True, failed=True, source=b"s", page=PAGE
+        ),
         m.Collect(**IDENTITY, number=2, slices=(0, 3), copied=True),
         m.Capture(**IDENTITY, number=2),
         m.Collected(**IDENTITY, number=2),

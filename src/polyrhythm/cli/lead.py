@@ -1,20 +1,39 @@
-"""Finds the lead of a running job, for a command that sends it a request. The user names the job by
-the name or folder of its run, or by HOST:PORT."""
+"""Finds the lead of a running job, for a command that sends it a request, and sends the request. The
+user names the job by the name or folder of its run, or by HOST:PORT.
 
+*A command that describes a run reads the same journal in both cases: in the run's folder, or page by
+page from the lead.*
+"""
+
+import getpass
 import os
 import pwd
-from dataclasses import dataclass
+import socket
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import IO, NoReturn
 
 from polyrhythm.api.checks import parse_address
 from polyrhythm.api.secret import SECRET, find_secret
 from polyrhythm.core.names import is_loopback
-from polyrhythm.errors import RunDeleted, RunError, UsageError
+from polyrhythm.core.values import name_fault, plain_reason
+from polyrhythm.errors import LinkError, RunDeleted, RunError, UsageError
 from polyrhythm.io.addresses import ANY_HOST
 from polyrhythm.io.index import ListedJob
 from polyrhythm.io.secretfile import read_secret
+from polyrhythm.io.tcp import no_process_listens
+from polyrhythm.observe.journal import read_journal
+from polyrhythm.observe.reasons import in_words
+from polyrhythm.observe.runs import JOURNAL as JOURNAL_FILE
 from polyrhythm.observe.runs import Run, RunProcess, find_run, load_run, running
+from polyrhythm.observe.state import fold
 from polyrhythm.observe.words import listed
+from polyrhythm.runtime.operator import ask_lead
+from polyrhythm.wire.messages import JournalPage, OperatorAnswer, OperatorRequest
+from polyrhythm.wire.messages.operator import JOURNAL
 from polyrhythm.wire.proof import Secret
 
 
@@ -36,25 +55,113 @@ class Lead:
     """The process of the command that trains; None if it is not known."""
 
 
+@dataclass(frozen=True, slots=True)
+class FoundRun:
+    """A run, the file with its journal, and whether the run's folder is on this machine."""
+
+    run: Run
+    journal: Path
+    is_here: bool
+
+
 def find_lead(run: str, runs_dir: Path, secret_file: Path | None) -> Lead:
     """Find the lead. Raises UsageError if the run does not exist, is not running, or belongs to
     another user."""
-    try:
-        path = find_run(runs_dir, run)
-    except RunDeleted as error:
-        return _lead_of_deleted(run, error.jobs, secret_file)
-    except UsageError:
-        address = parse_address(run)
-        if address is None:
-            raise
-        known = find_secret(*address, secret_file)
-        return Lead(f"the job at {run}", *address, known.secret, known.job)
+    path = _find(run, runs_dir, secret_file)
+    if isinstance(path, Lead):
+        return path
     found = load_run(path)
     check_running(found)
     host, port = _address_of(found)
     secret = read_secret(secret_file) if secret_file is not None else _secret_of(found)
     job = found.job.job if found.job is not None else ""
     return Lead(f"run {found.name}", host, port, secret, job, path, found.process)
+
+
+@contextmanager
+def read_run(run: str | None, runs_dir: Path, secret_file: Path | None) -> Iterator[FoundRun]:
+    """Read a run; None: the newest. Its folder is read if it is here; otherwise the lead of the
+    running job is asked. The file with the journal exists only inside the `with` statement."""
+    found = _find(run, runs_dir, secret_file)
+    if not isinstance(found, Lead):
+        yield FoundRun(load_run(found), found / JOURNAL_FILE, is_here=True)
+        return
+    with tempfile.NamedTemporaryFile(prefix="polyrhythm-journal-") as file:
+        page = _fetch_journal(found, file)
+        journal = Path(file.name)
+        state, path = fold(read_journal(journal)), Path(page.run_dir)
+        remote = Run(path, page.job, state, None, None, alive=True, now_s=page.now_s)
+        yield FoundRun(remote, journal, is_here=False)
+
+
+def _find(run: str | None, runs_dir: Path, secret_file: Path | None) -> Path | Lead:
+    """The folder of a run, or the lead of the running job if the folder is not here."""
+    try:
+        return find_run(runs_dir, run)
+    except RunDeleted as error:
+        assert run is not None
+        return _lead_of_deleted(run, error.jobs, secret_file)
+    except UsageError:
+        address = None if run is None else parse_address(run)
+        if address is None:
+            raise
+        known = find_secret(*address, secret_file)
+        return Lead(f"the job at {run}", *address, known.secret, known.job)
+
+
+# -- requests ------------------------------------------------------------------------------------
+
+
+def ask(lead: Lead, request: OperatorRequest) -> Iterator[OperatorAnswer]:
+    """Send a request to the lead, and yield its answers."""
+    return ask_lead(lead.host, lead.port, operator_name(), lead.job, lead.secret, request)
+
+
+def ask_once(lead: Lead, request: OperatorRequest) -> OperatorAnswer:
+    """Send a request to the lead, and wait until it is done. Returns the last answer. Raises RunError
+    if the job does not run any more, or cannot be reached."""
+    try:
+        return [answer for answer in ask(lead, request) if answer.done][-1]
+    except LinkError as error:
+        explain(lead, error)
+
+
+def explain(lead: Lead, error: LinkError) -> NoReturn:
+    """Raise an error that says why the lead cannot be reached or why its link has ended."""
+    if lead.path is not None:
+        check_running(load_run(lead.path))  # raises an error if the run has just ended
+    if no_process_listens(lead.host, lead.port):
+        raise RunError(
+            f"no job listens at {lead.host}:{lead.port}: it has ended, or the address is another one;"
+            " 'polyrhythm status RUN' shows the address of a running job"
+        ) from None
+    raise RunError(f"the lead of {lead.name} cannot be reached: {error}") from None
+
+
+def _fetch_journal(lead: Lead, file: IO[bytes]) -> JournalPage:
+    """Write the journal of a running job into this file. Returns the last page."""
+    job, at = lead.job, 0
+    while True:
+        answer = ask_once(replace(lead, job=job), OperatorRequest(what=JOURNAL, at=at))
+        page = answer.page
+        if page is None:
+            raise RunError(f"{lead.name}: {in_words(plain_reason(answer.reason))}")
+        file.write(page.lines)
+        if page.last:
+            file.flush()
+            return page
+        # a job that begins meanwhile at the same address is another one
+        job, at = page.job.job, at + len(page.lines)
+
+
+def operator_name() -> str:
+    """The name of this user as an operator in the journal: user@host."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # this user id has no entry in the list of users
+        user = "operator"
+    name = f"{user}@{socket.gethostname()}"
+    return "operator" if name_fault(name) is not None else name
 
 
 def _lead_of_deleted(run: str, jobs: list[ListedJob], secret_file: Path | None) -> Lead:

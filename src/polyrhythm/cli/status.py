@@ -1,11 +1,14 @@
-"""`polyrhythm status`, `why`, `story` and `runs`: describe runs from their folders alone.
+"""`polyrhythm status`, `why`, `story` and `runs`: describe runs from their journals alone.
 
-The commands work from another terminal during a run, and after it.
+The commands work from another terminal during a run, and after it. From another machine they work
+during the run: the lead sends its journal.
 """
 
 import json
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,15 +16,17 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console, RenderableType
 
+from polyrhythm.api import flags
 from polyrhythm.api.flags import RUNS, RunsDir
 from polyrhythm.api.saying import say, tell
+from polyrhythm.cli.lead import FoundRun, read_run
 from polyrhythm.errors import RunError, UsageError
 from polyrhythm.observe import story as stories
 from polyrhythm.observe import tables
 from polyrhythm.observe.advice import advise
 from polyrhythm.observe.journal import read_journal
 from polyrhythm.observe.reasons import few, in_words
-from polyrhythm.observe.runs import JOURNAL, Run, find_run, load_run, run_dirs
+from polyrhythm.observe.runs import Run, load_run, run_dirs
 from polyrhythm.observe.state import RunState
 from polyrhythm.observe.summary import described, result
 from polyrhythm.observe.why import (
@@ -39,12 +44,21 @@ _WIDTH = 160
 """The width of output that does not go to a terminal."""
 
 RunName = Annotated[
-    str | None, typer.Argument(metavar="RUN", help="A run's name or folder; default: the newest.")
+    str | None,
+    typer.Argument(
+        metavar="RUN",
+        help="A run's name or folder, or HOST:PORT of a running job; default: the newest run.",
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
 
 
-def status(run: RunName = None, runs_dir: RunsDir = RUNS, json_: Json = False) -> None:
+def status(
+    run: RunName = None,
+    secret_file: flags.SecretFile = None,
+    runs_dir: RunsDir = RUNS,
+    json_: Json = False,
+) -> None:
     """Show how far a run is, whether it learns, and who is slow.
 
     A run that was killed is shown as "ended without a word".
@@ -54,15 +68,22 @@ def status(run: RunName = None, runs_dir: RunsDir = RUNS, json_: Json = False) -
       polyrhythm status
 
       polyrhythm status mine --json
+
+      polyrhythm status 10.0.0.5:7000 --secret-file secret
     """
-    found = load_run(_find(runs_dir, run))
-    if json_:
-        print(json.dumps(status_of(found)))
-    else:
-        _print(tables.status(found, _columns(), plain=not _has_unicode()))
+    with _found(runs_dir, run, secret_file) as found:
+        if json_:
+            print(json.dumps(status_of(found.run)))
+        else:
+            _print(tables.status(found.run, _columns(), plain=not _has_unicode()))
 
 
-def why(run: RunName = None, runs_dir: RunsDir = RUNS, json_: Json = False) -> None:
+def why(
+    run: RunName = None,
+    secret_file: flags.SecretFile = None,
+    runs_dir: RunsDir = RUNS,
+    json_: Json = False,
+) -> None:
     """Explain what a run waits for, who is slow, and what helps.
 
     The answer names processes, since when and until when, and the rule. After the end of a run, it
@@ -74,12 +95,13 @@ def why(run: RunName = None, runs_dir: RunsDir = RUNS, json_: Json = False) -> N
 
       polyrhythm why mine --json
     """
-    found = load_run(_find(runs_dir, run))
-    explanation = explanation_of(found)
-    if json_:
-        print(json.dumps({"run": found.name, "is": found.word, **explanation.as_dict()}))
-    else:
-        tell("\n".join(in_sentences(explanation)))
+    with _found(runs_dir, run, secret_file) as found:
+        explanation = explanation_of(found.run)
+        if json_:
+            described = {"run": found.run.name, "is": found.run.word}
+            print(json.dumps({**described, **explanation.as_dict()}))
+        else:
+            tell("\n".join(in_sentences(explanation)))
 
 
 def story(
@@ -87,6 +109,7 @@ def story(
     worker: Annotated[
         str | None, typer.Option(help="Only the events of this worker: its number or name.")
     ] = None,
+    secret_file: flags.SecretFile = None,
     runs_dir: RunsDir = RUNS,
     json_: Json = False,
 ) -> None:
@@ -98,15 +121,14 @@ def story(
 
       polyrhythm story mine --worker 3
     """
-    path = _find(runs_dir, run)
-    found = load_run(path)
-    number = None if worker is None else _worker_number(found.state, worker)
-    journal = path / JOURNAL
-    told = list(stories.tell(read_journal(journal), number)) if journal.is_file() else []
-    if found.state.ended is None and found.word != "running":
-        told.append(f"{found.state.at_s:6.1f} s  {found.word}: {found.reason}")
+    with _found(runs_dir, run, secret_file) as found:
+        state, journal = found.run.state, found.journal
+        number = None if worker is None else _worker_number(state, worker)
+        told = list(stories.tell(read_journal(journal), number)) if journal.is_file() else []
+    if state.ended is None and found.run.word != "running":
+        told.append(f"{state.at_s:6.1f} s  {found.run.word}: {found.run.reason}")
     if json_:
-        print(json.dumps({"run": found.name, "story": told}))
+        print(json.dumps({"run": found.run.name, "story": told}))
     else:
         tell("\n".join(told))
 
@@ -129,12 +151,15 @@ def runs(runs_dir: RunsDir = RUNS, json_: Json = False) -> None:
         raise RunError(f"there is no run in {runs_dir}: start one with 'polyrhythm train'")
 
 
-def _find(runs_dir: Path, run: str | None) -> Path:
-    """The folder of a run. Prints where the run is if it is not where the user would look first."""
-    path = find_run(runs_dir, run)
-    if path.is_absolute() and (run is None or "/" not in run) and not runs_dir.is_absolute():
-        say(f"polyrhythm: run {path.name} is in {path.parent}")
-    return path
+@contextmanager
+def _found(runs_dir: Path, run: str | None, secret_file: Path | None) -> Iterator[FoundRun]:
+    """A run and its journal. Prints where the run is if it is not where the user would look first."""
+    with read_run(run, runs_dir, secret_file) as found:
+        path = found.run.path
+        sought = path.is_absolute() and not runs_dir.is_absolute()
+        if found.is_here and sought and (run is None or "/" not in run):
+            say(f"polyrhythm: run {path.name} is in {path.parent}")
+        yield found
 
 
 def status_of(run: Run) -> dict[str, Any]:

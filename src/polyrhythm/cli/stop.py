@@ -1,8 +1,6 @@
 """`polyrhythm stop`: ends a running job from another terminal."""
 
-import getpass
 import signal
-import socket
 import sys
 import time
 from typing import Annotated
@@ -12,12 +10,11 @@ import typer
 from polyrhythm.api import flags
 from polyrhythm.api.flags import RUNS, RunsDir
 from polyrhythm.api.saying import say, tell
-from polyrhythm.cli.lead import Lead, check_running, find_lead
-from polyrhythm.core.values import name_fault, plain_reason
-from polyrhythm.errors import LinkError, PolyrhythmError, RunError
+from polyrhythm.cli.lead import Lead, ask, explain, find_lead
+from polyrhythm.core.values import plain_reason
+from polyrhythm.errors import LinkError, PolyrhythmError
 from polyrhythm.observe.reasons import in_words
-from polyrhythm.observe.runs import is_alive, load_run
-from polyrhythm.runtime.operator import ask_lead
+from polyrhythm.observe.runs import is_alive
 from polyrhythm.wire.messages import OperatorAnswer, OperatorRequest
 from polyrhythm.wire.messages.operator import STOP
 
@@ -71,42 +68,23 @@ def _ask(lead: Lead, request: OperatorRequest, *, wait: bool) -> OperatorAnswer:
     does not want to wait."""
     told = ""
     try:
-        for answer in ask_lead(
-            lead.host, lead.port, operator_name(), lead.job, lead.secret, request
-        ):
+        for answer in ask(lead, request):
             if answer.done or not wait:
                 return answer
             if (words := in_words(plain_reason(answer.reason))) != told:
                 told = words
                 _say(told)
     except LinkError as error:
-        _explain(lead, error, asked=bool(told))
+        if told:
+            _await_end(lead)
+        explain(lead, error)
     raise AssertionError  # this line is never reached: the last answer has `done`
-
-
-def _explain(lead: Lead, error: LinkError, *, asked: bool) -> None:
-    """Raise an error that says why the lead cannot be reached or why its link has ended."""
-    if asked:
-        _await_end(lead)
-    if lead.path is not None:
-        check_running(load_run(lead.path))  # raises an error if the run has just ended
-    raise RunError(f"the lead of {lead.name} cannot be reached: {error}")
 
 
 def _await_end(lead: Lead) -> None:
     """Wait until the process of `polyrhythm train` has ended, if that process is on this host."""
     while lead.process is not None and is_alive(lead.process):
         time.sleep(_LOOK_EVERY_S)
-
-
-def operator_name() -> str:
-    """The name of this user as an operator in the journal: user@host."""
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):  # this user id has no entry in the list of users
-        user = "operator"
-    name = f"{user}@{socket.gethostname()}"
-    return "operator" if name_fault(name) is not None else name
 
 
 def _say(line: str) -> None:

@@ -110,6 +110,13 @@ class SendCode(Effect, frozen=True):
     to: str
 
 
+class SendJournal(Effect, frozen=True):
+    """Send the operator at this link a page of the journal, which begins at this byte."""
+
+    to: str
+    at: int
+
+
 # -- the server ---------------------------------------------------------------------------------
 
 

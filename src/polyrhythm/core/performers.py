@@ -41,6 +41,7 @@ SERVER_EFFECTS: Mapping[type[Effect], str] = {
     fx.ExpectKept: "expect_kept",
     fx.SendKept: "send_kept",
     fx.SendCode: "send_code",
+    fx.SendJournal: "send_journal",
 }
 """The effects of a server's machine, of the lead and of the lead's pacemaker."""
 

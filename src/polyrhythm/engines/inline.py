@@ -42,7 +42,7 @@ from polyrhythm.errors import JobFailed, PolyrhythmError, UsageError
 from polyrhythm.io.memory import MemoryLink, memory_pair
 from polyrhythm.learn.load import load_main
 from polyrhythm.learn.worker import Worker
-from polyrhythm.observe.journal import FileJournal, Journal, MemoryJournal
+from polyrhythm.observe.journal import FileJournal, MemoryJournal, PagedJournal
 from polyrhythm.observe.reasons import in_words
 from polyrhythm.observe.watch import report_in_words
 from polyrhythm.runtime.options import NodeOptions
@@ -221,7 +221,7 @@ def _run(
     job: JobSpec,
     main: Callable[[Worker], None],
     options: NodeOptions,
-    journal: Journal,
+    journal: PagedJournal,
     run: InlineRun,
     timeout_s: float,
     tick: Callable[[], None] = lambda: None,

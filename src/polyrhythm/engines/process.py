@@ -138,6 +138,7 @@ def options_of(request: ChildRequest, control: Control) -> NodeOptions:
         trace_dir=request.own_dir if request.trace else None,
         report=lambda note: control.tell(Told(note=ReportLine(note.what, note.fields))),
         secret=request.secret,
+        run_dir=request.run_dir,
         device=request.device,
         share_data=request.job.share_data,
         contributed=lambda: control.tell(Told(contributed=True)),

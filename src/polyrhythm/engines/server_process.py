@@ -209,9 +209,10 @@ def _journal(
 ) -> FileJournal | SentJournal:
     journal: FileJournal | SentJournal
     try:
-        journal = SentJournal() if request.folder else FileJournal(Path(request.run_dir) / JOURNAL)
+        kind = SentJournal if request.folder else FileJournal
+        journal = kind(request.own_dir / JOURNAL)
     except OSError as error:
-        raise PolyrhythmError(f"cannot write to {request.run_dir}: {error.strerror}") from None
+        raise PolyrhythmError(f"cannot write to {request.own_dir}: {error.strerror}") from None
     journal.note("listening", **listening_fields(request, address, indexed=indexed))
     if journal.fault is not None:
         raise PolyrhythmError(journal.fault)  # nothing is lost yet, so the job should not begin

@@ -6,6 +6,7 @@ that kind. The clock of a journal is the host's, or the virtual clock of a simul
 
 import contextlib
 import math
+import os
 import threading
 import time
 from collections import deque
@@ -23,8 +24,26 @@ _ROUTINE = frozenset({"rounds", "waiting", "reported", "passed"})
 """The frequent kinds of lines. If too many lines are held, these are left out first."""
 
 
+class Page(msgspec.Struct, frozen=True):
+    """A part of a journal. `last`: whether the journal ends here. `now_s`: the present time on the
+    clock of the journal."""
+
+    lines: bytes
+    last: bool
+    now_s: float
+
+
 class Journal(Protocol):
     def note(self, what: str, **fields: Any) -> None: ...
+
+
+class PagedJournal(Journal, Protocol):
+    """A journal that operators can read while the job runs."""
+
+    def page(self, at: int, most_nbytes: int) -> Page:
+        """At most this many bytes of the journal, from `at` on. Raises OSError if they cannot be
+        read."""
+        ...
 
 
 class MemoryJournal:
@@ -39,6 +58,11 @@ class MemoryJournal:
         at_s = (self._clock() - self._began_ns) / 1e9
         self.lines.append({"at_s": at_s, "what": what, **fields})
 
+    def page(self, at: int, most_nbytes: int) -> Page:
+        """All lines: a journal in memory is short."""
+        lines = b"".join(_encode(line) + b"\n" for line in self.lines)
+        return Page(lines[at:], True, (self._clock() - self._began_ns) / 1e9)
+
 
 class _Kind(msgspec.Struct, frozen=True):
     """The field of a line that every line has."""
@@ -48,9 +72,11 @@ class _Kind(msgspec.Struct, frozen=True):
 
 class SentJournal:
     """Keeps the lines of a journal until they are sent to the command that runs the job. It is for a
-    process that cannot write into the folder of the run."""
+    process that cannot write into the folder of the run. A copy in a file of this process, in which
+    a line may be missing if the disk is full, is for operators."""
 
-    def __init__(self, clock: Callable[[], int] = time.monotonic_ns) -> None:
+    def __init__(self, copy: Path, clock: Callable[[], int] = time.monotonic_ns) -> None:
+        self._copy = FileJournal(copy, clock)
         self._clock = clock
         self._began_ns = clock()
         self._lock = threading.Lock()
@@ -58,7 +84,12 @@ class SentJournal:
 
     def note(self, what: str, **fields: Any) -> None:
         with self._lock:
-            self._unsent.append(msgspec.Raw(_line(self._clock() - self._began_ns, what, fields)))
+            line = _line(self._clock() - self._began_ns, what, fields)
+            self._unsent.append(msgspec.Raw(line))
+            self._copy.add(line)
+
+    def page(self, at: int, most_nbytes: int) -> Page:
+        return self._copy.page(at, most_nbytes)
 
     def part(self) -> "JournalPart | None":
         """The lines since the last call; None if there are none."""
@@ -67,10 +98,10 @@ class SentJournal:
         return JournalPart(None, lines) if lines else None
 
     def retry(self, *, now: bool = False) -> None:
-        """Nothing has to be tried again: no file can be full."""
+        self._copy.retry(now=now)
 
     def close(self) -> None:
-        """There is no file to close."""
+        self._copy.close()
 
     fault: str | None = None
     incomplete: str | None = None
@@ -107,6 +138,14 @@ class _HeldLines:
         self._nbytes += len(line)
         if self._nbytes > self._most_nbytes:
             self._shorten()
+
+    @property
+    def nbytes(self) -> int:
+        return self._nbytes
+
+    def read(self, at: int, most_nbytes: int) -> bytes:
+        """At most this many bytes of all lines, from `at` on."""
+        return b"".join(line for _, line in self._lines)[at : at + most_nbytes]
 
     def first(self) -> bytes:
         return self._lines[0][1]
@@ -152,7 +191,7 @@ class FileJournal:
         self.fault: str | None = None
         """Why the newest lines are not in the file; None if they are."""
         self._path = path
-        self._file: IO[bytes] = path.open("ab", buffering=0)
+        self._file: IO[bytes] = path.open("a+b", buffering=0)
         self._nbytes = self._file.tell()
         """The size of the whole lines in the file."""
         self._torn_nbytes = 0
@@ -194,6 +233,18 @@ class FileJournal:
                 return
             if now or time.monotonic() >= self._tried_s + _TRY_EVERY_S:
                 self._write()
+
+    def page(self, at: int, most_nbytes: int) -> Page:
+        """A part of the file, or of the lines that are held. The file is read even if its name is
+        gone."""
+        with self._lock:
+            if at < self._nbytes:
+                nbytes = min(most_nbytes, self._nbytes - at)
+                lines = os.pread(self._file.fileno(), nbytes, at)
+            else:
+                lines = self._held.read(at - self._nbytes, most_nbytes)
+            last = not lines or at + len(lines) >= self._nbytes + self._held.nbytes
+            return Page(lines, last, (self._clock() - self._began_ns) / 1e9)
 
     def part(self) -> JournalPart | None:
         """The lines for the command that runs the job since the last call; None if there are none,

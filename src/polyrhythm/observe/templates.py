@@ -259,6 +259,9 @@ SENTENCES = {
     "code-sent": "the job's file was sent",
     "code-refused": "{detail}",
     "code-none": "the job was not started from a file, so it has no code that can be sent",
+    # answers to a request for a page of the journal
+    "journal-sent": "a page of the journal was sent",
+    "journal-unread": "the journal cannot be read: {detail}",
     # reasons why a worker evaluates the model for all workers
     "lowest-number": "it has the lowest number of all members",
     "evaluator-gone": "{name} is gone",

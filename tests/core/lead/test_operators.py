@@ -210,3 +210,14 @@ def test_the_code_of_a_job_is_sent_if_it_is_a_file(job: dict[str, Any], sent_: b
     refused = [answer.reason.code for answer in answers(effects) if answer.failed]
     assert refused == ([] if sent_ else ["code-none"])
     assert [effect.peer for effect in of(effects, fx.Drop)] == [LINK]
+
+
+def test_a_page_of_the_journal_is_sent_in_every_phase_of_a_job_and_is_not_noted() -> None:
+    stage = Stage(workers=1)
+    for at, go_on in enumerate((stage.begin, lambda: stage.contribute(0, 1), lambda: None)):
+        hello(stage)
+        effects = stage.tell(ev.OperatorRequested(LINK, m.OperatorRequest(what="journal", at=at)))
+        assert of(effects, fx.SendJournal) == [fx.SendJournal(LINK, at)]
+        assert [drop.peer for drop in of(effects, fx.Drop)] == [LINK], "one page for each link"
+        assert not of(effects, fx.Note), "the journal would grow whenever it is read"
+        go_on()

@@ -1,6 +1,6 @@
 """Requests to the lead that do not come from members: a signal or an operator requests a stop; an
-operator requests a checkpoint or the job's code; an operator or a server requests that the server
-is drained.
+operator requests a checkpoint, the job's code or a page of its journal; an operator or a server
+requests that the server is drained.
 
 *A stop shuts the job down cleanly: every worker leaves its loop with the final parameters. It ends
 the job at once if the request says so, if round 1 has not opened, or if no member is left. If the
@@ -19,7 +19,7 @@ from polyrhythm.core.lead.progress.progress import stopped
 from polyrhythm.core.lead.rounds.modes import Mode
 from polyrhythm.core.machine import Reason
 from polyrhythm.wire import messages as m
-from polyrhythm.wire.messages.operator import CHECKPOINT, CODE, DRAIN, STOP
+from polyrhythm.wire.messages.operator import CHECKPOINT, CODE, DRAIN, JOURNAL, STOP
 
 
 class OperatorRequests:
@@ -75,19 +75,20 @@ class OperatorRequests:
         if perform is None:
             self._operators.refuse(event.link, Reason("unknown-request", {"what": request.what}))
         else:
-            perform(self, request, name, now_ns)
+            perform(self, event, name, now_ns)
 
-    def _stop_for(self, request: m.OperatorRequest, name: str, now_ns: int) -> None:
-        self._stop(name, now_ns, at_once=request.at_once)
+    def _stop_for(self, event: ev.OperatorRequested, name: str, now_ns: int) -> None:
+        self._stop(name, now_ns, at_once=event.request.at_once)
         self._lifecycle.tell_operators()
 
-    def _cut_for(self, request: m.OperatorRequest, name: str, now_ns: int) -> None:
+    def _cut_for(self, event: ev.OperatorRequested, name: str, now_ns: int) -> None:
         if (fault := self._cuts.ask()) is not None:
             self._operators.done(CHECKPOINT, fault, failed=True)
 
-    def _drain_for(self, request: m.OperatorRequest, name: str, now_ns: int) -> None:
-        if (fault := self._drain(request.server, name, now_ns)) is not None:
-            self._operators.done(DRAIN, fault, failed=True, server=request.server)
+    def _drain_for(self, event: ev.OperatorRequested, name: str, now_ns: int) -> None:
+        server = event.request.server
+        if (fault := self._drain(server, name, now_ns)) is not None:
+            self._operators.done(DRAIN, fault, failed=True, server=server)
 
     def on_drain_asked(self, message: m.Drain, now_ns: int) -> None:
         """Drain a server that asks for it. Before round 1, tell it to leave at once. A
@@ -104,7 +105,7 @@ class OperatorRequests:
             return Reason("ending-already")
         return self._servers.drain(server, by, now_ns)
 
-    def _send_code_for(self, request: m.OperatorRequest, name: str, now_ns: int) -> None:
+    def _send_code_for(self, event: ev.OperatorRequested, name: str, now_ns: int) -> None:
         """Send the job's code to this operator. Only a job that was started from a file has code to
         send."""
         if self._job.path and self._job.code_digest:
@@ -112,12 +113,16 @@ class OperatorRequests:
         else:
             self._operators.done(CODE, Reason("code-none"), failed=True)
 
+    def _send_journal_for(self, event: ev.OperatorRequested, name: str, now_ns: int) -> None:
+        self._operators.send_journal(event.link, event.request.at)
+
     _REQUESTS: ClassVar[
-        dict[str, Callable[["OperatorRequests", m.OperatorRequest, str, int], None]]
+        dict[str, Callable[["OperatorRequests", ev.OperatorRequested, str, int], None]]
     ] = {
         STOP: _stop_for,
         CHECKPOINT: _cut_for,
         DRAIN: _drain_for,
         CODE: _send_code_for,
+        JOURNAL: _send_journal_for,
     }
     """The handler of each request of an operator; it gets the operator's name."""

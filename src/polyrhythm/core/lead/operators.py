@@ -7,7 +7,7 @@ not a member: the job does not wait for it. A request stays in force if the oper
 
 import msgspec
 
-from polyrhythm.core.effects import Drop, Send, SendCode
+from polyrhythm.core.effects import Drop, Send, SendCode, SendJournal
 from polyrhythm.core.lead.outbox import LeadOutbox
 from polyrhythm.core.machine import Reason
 from polyrhythm.core.names import server_name
@@ -84,6 +84,13 @@ class Operators:
             self._outbox.do(SendCode(link))
             self._outbox.do(Drop(link, Reason("code-sent")))
             del self._operators[link]
+
+    def send_journal(self, link: str, at: int) -> None:
+        """Let the process of the lead send a page of the journal to this operator. The journal does
+        not say so: it would grow whenever it is read."""
+        self._outbox.do(SendJournal(link, at))
+        self._outbox.do(Drop(link, Reason("journal-sent")))
+        del self._operators[link]
 
     def close(self, reason: Reason, *, failed: bool) -> None:
         """Send every operator its last answer: the job is over."""

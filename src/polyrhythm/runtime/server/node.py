@@ -31,7 +31,7 @@ from polyrhythm.errors import FrameError, LinkError, UsageError
 from polyrhythm.io.codefile import read_code
 from polyrhythm.io.limits import usable_cores
 from polyrhythm.io.link import Link, Payload, Sendable
-from polyrhythm.observe.journal import Journal
+from polyrhythm.observe.journal import PagedJournal
 from polyrhythm.observe.reasons import in_words
 from polyrhythm.runtime import crashpoint
 from polyrhythm.runtime.driver import Driver
@@ -52,6 +52,7 @@ from polyrhythm.tensors.optimizers import check_optimizer, check_rows
 from polyrhythm.tensors.rows import ABSENT
 from polyrhythm.tensors.threads import thread_limit
 from polyrhythm.wire import messages as m
+from polyrhythm.wire.messages.operator import MOST_PAGE_NBYTES
 from polyrhythm.wire.messages.reasons import TOLD_TO_LEAVE, Reason, refused
 
 
@@ -63,6 +64,23 @@ def code_answer(job: m.JobSpec) -> m.OperatorAnswer:
         refused = Reason("code-refused", {"detail": str(error)})
         return m.OperatorAnswer(reason=refused, done=True, failed=True)
     return m.OperatorAnswer(reason=Reason("code-sent"), done=True, source=source)
+
+
+def journal_answer(
+    journal: PagedJournal | None, at: int, run_dir: str, job: m.JobSpec
+) -> m.OperatorAnswer:
+    """The answer with a page of the journal, or why it cannot be read."""
+    try:
+        if journal is None:
+            raise OSError(0, "this job keeps no journal")
+        page = journal.page(at, MOST_PAGE_NBYTES)
+    except OSError as error:
+        unread = Reason("journal-unread", {"detail": f"{error.strerror}"})
+        return m.OperatorAnswer(reason=unread, done=True, failed=True)
+    sent = m.JournalPage(
+        run_dir=run_dir, job=job, now_s=page.now_s, lines=page.lines, last=page.last
+    )
+    return m.OperatorAnswer(reason=Reason("journal-sent"), done=True, page=sent)
 
 
 _USED_BY_NODE = {m.Alive, m.Attach, m.OperatorRequest, m.Kept, m.Collected}
@@ -78,7 +96,7 @@ class ServerNode:
         *,
         lead: bool,
         options: NodeOptions,
-        journal: Journal | None = None,
+        journal: PagedJournal | None = None,
         shared: bool = True,
         resumed: ev.ResumeAsked | None = None,
     ) -> None:
@@ -92,6 +110,7 @@ class ServerNode:
         self._job = job
         self._journal = journal
         self._leads = lead
+        self._run_dir = options.run_dir
         self._optimizes = KINDS[job.kind].steps_on_servers and job.updater == "optimizer"
         self._checked: m.ModelSpec | None = None  # the model that `_check_model` has accepted last
         self._peers = Peers()
@@ -354,6 +373,10 @@ class ServerNode:
 
     def send_code(self, effect: fx.SendCode) -> None:
         self.send(fx.Send(effect.to, code_answer(self._job)))
+
+    def send_journal(self, effect: fx.SendJournal) -> None:
+        answer = journal_answer(self._journal, effect.at, self._run_dir, self._job)
+        self.send(fx.Send(effect.to, answer))
 
     # -- the end -------------------------------------------------------------------------------
 

@@ -396,6 +396,9 @@ class ServerProcess(Process):
     def send_code(self, effect: fx.SendCode) -> None:
         """Do nothing: a simulated job has no code."""
 
+    def send_journal(self, effect: fx.SendJournal) -> None:
+        """Do nothing: the journal of a simulated job is read where it is simulated."""
+
     def _post_to_lead(self, event: Event) -> None:
         if not self._slept_through(lambda: self._post_to_lead(event)):
             self.post(LEAD, event)

@@ -89,7 +89,12 @@ from polyrhythm.wire.messages.membership import (
     Routing,
     Stop,
 )
-from polyrhythm.wire.messages.operator import OperatorAnswer, OperatorHello, OperatorRequest
+from polyrhythm.wire.messages.operator import (
+    JournalPage,
+    OperatorAnswer,
+    OperatorHello,
+    OperatorRequest,
+)
 from polyrhythm.wire.messages.replication import Adopted, Copied, Copy, Fetch, State
 from polyrhythm.wire.messages.servers import (
     CaughtUp,
@@ -176,6 +181,7 @@ __all__ = [
     "HelloReply",
     "Introduced",
     "JobSpec",
+    "JournalPage",
     "Keep",
     "Keeping",
     "Kept",

@@ -3,9 +3,11 @@ the lead of a running job for something, such as a stop; it is no member of the 
 
 from typing import Annotated
 
+import msgspec
 from msgspec import Meta
 
-from polyrhythm.wire.messages.fields import PROTOCOL, Count, Label, Message
+from polyrhythm.wire.messages.fields import PROTOCOL, Amount, Count, Label, Message, Number
+from polyrhythm.wire.messages.job import JobSpec
 from polyrhythm.wire.messages.reasons import Reason
 
 STOP = "stop"
@@ -22,6 +24,12 @@ CODE = "code"
 """A request: send the file with the job's code."""
 MOST_CODE_NBYTES = 1024 * 1024
 """The largest file with a job's code that is sent."""
+
+JOURNAL = "journal"
+"""A request: send a page of the journal. Every page is a request, over another link, so the lead
+holds at most one page for an operator."""
+MOST_PAGE_NBYTES = 512 * 1024
+"""The size of a page of the journal."""
 
 
 class OperatorHello(Message, frozen=True, kw_only=True):
@@ -45,6 +53,23 @@ class OperatorRequest(Message, frozen=True, kw_only=True):
     loops."""
     server: Annotated[int, Meta(ge=NO_SERVER)] = NO_SERVER
     """With `DRAIN`: the number of the server."""
+    at: Amount = 0
+    """With `JOURNAL`: where the page begins, in bytes."""
+
+
+class JournalPage(msgspec.Struct, frozen=True, kw_only=True):
+    """A part of the journal of a running job, and what a reader of the journal needs to know
+    besides."""
+
+    run_dir: Annotated[str, Meta(max_length=4096)]
+    """The folder of the run, on the machine that has it."""
+    job: JobSpec
+    now_s: Number
+    """The present time on the clock of the journal."""
+    lines: Annotated[bytes, Meta(max_length=MOST_PAGE_NBYTES)]
+    """The bytes of the journal from where the page begins. A line may continue on the next page."""
+    last: bool
+    """Whether the journal ends with this page."""
 
 
 class OperatorAnswer(Message, frozen=True, kw_only=True):
@@ -57,3 +82,5 @@ class OperatorAnswer(Message, frozen=True, kw_only=True):
     """With `done`: whether the request was not carried out, or the job failed meanwhile."""
     source: Annotated[bytes, Meta(max_length=MOST_CODE_NBYTES)] = b""
     """With `CODE`: the contents of the job's file."""
+    page: JournalPage | None = None
+    """With `JOURNAL`: the page."""
