@@ -1,8 +1,8 @@
 """polyrhythm: a parameter server for machines that keep different time."""
 
-from typing import TYPE_CHECKING, Any
+from polyrhythm import release
 
-from polyrhythm import errors, release
+TYPE_CHECKING = False  # as in `typing`, whose import takes longer than all of this module
 
 __version__ = release.VERSION
 
@@ -22,6 +22,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from polyrhythm import errors
     from polyrhythm.api.connecting import connect
     from polyrhythm.api.result import Result, runs
     from polyrhythm.api.serving import Service, serve
@@ -45,13 +46,15 @@ _MODULES = {
 }
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     """Import a public name when it is used for the first time: `Worker` needs torch, which takes
     seconds to import."""
-    if name not in _MODULES:
-        raise AttributeError(f"module 'polyrhythm' has no attribute {name!r}")
     from importlib import import_module
 
+    if name == "errors":
+        return import_module("polyrhythm.errors")
+    if name not in _MODULES:
+        raise AttributeError(f"module 'polyrhythm' has no attribute {name!r}")
     return getattr(import_module(_MODULES[name]), name)
 
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import polyrhythm as pr
+from polyrhythm.api.options import check_values, fields_of
 
 
 def main(worker: pr.Worker) -> None:
@@ -28,6 +29,14 @@ def main(worker: pr.Worker) -> None:
         ({"workers": True}, "workers is True: it must be of type int or str"),
         ({"set": 3}, "set is 3: it must be of type list or Mapping"),
         ({"workers": 0}, "--workers is 0: it must be at least 1"),
+        (
+            {"start_timeout": "5x"},
+            "--start-timeout is '5x': give seconds, such as 60, or a time such as 5min",
+        ),
+        (
+            {"lead_timeout": -1},
+            "--lead-timeout is -1: give seconds, such as 60, or a time such as 5min",
+        ),
         ({"devices": 0}, "devices is 0: it must be of type str or list"),
         (
             {"devices": [torch.device("cuda:0"), 1]},
@@ -145,3 +154,13 @@ def test_connect_names_wrong_devices_in_one_line(devices: object, shown: str) ->
     with pytest.raises(pr.errors.UsageError) as caught:
         pr.connect("127.0.0.1:1", devices=devices)  # type: ignore[arg-type]
     assert str(caught.value).startswith(f"{shown} is not understood: give auto, cpu, cuda")
+
+
+@pytest.mark.parametrize(
+    ("given", "stored"), [(5, 5.0), (0.5, 0.5), ("5", 5.0), ("5s", 5.0), ("2min", 120.0)]
+)
+def test_times_are_seconds_or_have_a_unit(given: float | str, stored: float) -> None:
+    times = {"start_timeout": given, "lead_timeout": given, "max_seconds": given}
+    check_values(pr.train, times)
+    fields = fields_of(pr.train, times)
+    assert fields == {"start_timeout_s": stored, "lead_timeout_s": stored, "max_seconds": stored}

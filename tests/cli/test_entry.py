@@ -1,6 +1,7 @@
 """The command can be started as `python -m polyrhythm`."""
 
 import gc
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -36,6 +37,46 @@ def test_a_command_checks_its_flags_before_it_imports_the_slow_modules(command: 
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+def test_the_entry_point_imports_nothing_before_it_notices_ctrl_c() -> None:
+    code = (
+        "import sys; before = set(sys.modules); import polyrhythm.cli.entry;"
+        " print(sorted(set(sys.modules) - before))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    ours = ["polyrhythm", "polyrhythm.cli", "polyrhythm.cli.entry", "polyrhythm.release"]
+    assert done.stdout == f"{ours}\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status"),
+    [
+        (["--help"], 0),
+        (["simulate", str(DEATH), "--json"], 0),
+        (["data", "list"], 0),
+        (["train", "--threads", "0"], 2),
+    ],
+)
+def test_a_reader_that_closes_its_pipe_changes_no_status(
+    tmp_path: Path, arguments: list[str], status: int
+) -> None:
+    """As `polyrhythm ... 2>&1 | head -1` does, at worst before the first line."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "polyrhythm", *arguments], cwd=tmp_path, stdout=writer, stderr=writer
+    )
+    os.close(writer)
+    assert process.wait(60) == status
+
+
+def test_a_full_disk_fails_a_command_that_prints_its_result(tmp_path: Path) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "polyrhythm", "data", "list"], stdout=full, cwd=tmp_path
+        )
+    assert done.returncode != 0
 
 
 def test_the_command_simulate_does_not_search_for_cycles(tmp_path: Path) -> None:

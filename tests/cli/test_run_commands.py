@@ -63,6 +63,14 @@ def test_status_shows_a_running_job(call: Call, running: Path) -> None:
     assert text.endswith("others may join: polyrhythm worker --connect 127.0.0.1:7000\n")
 
 
+def test_a_small_objective_is_shown_with_its_digits(call: Call, write_run: Write) -> None:
+    """`0.0000` would say that nothing is left to learn."""
+    small = {**LINES[-1], "objective": 3.98e-05}
+    write_run("small", [*LINES[:-1], small, ENDED], name="digits", rounds=30)
+    for command in ("status", "story", "runs"):
+        assert "3.98e-05" in call(command).stdout, command
+
+
 def test_a_bar_without_colours_ends_where_the_run_is(call: Call, running: Path) -> None:
     (bar,) = (row for row in call("status").stdout.splitlines() if "left" in row)
     drawn, share, *_ = bar.split()

@@ -1,10 +1,19 @@
 """Lines that a command prints for the user on stderr while it works."""
 
 import sys
+from typing import TextIO, cast
 
 from polyrhythm.api.hosts import Here
 from polyrhythm.core.values import shown
+from polyrhythm.observe.output import UnreadFile
 from polyrhythm.observe.words import counted, width_of, wrapped
+
+
+def outlive_readers() -> None:
+    """Let this process go on if nobody reads what it prints any more."""
+    # a file is None if this process was started without it
+    sys.stdout = sys.stdout and cast("TextIO", UnreadFile(sys.stdout))
+    sys.stderr = sys.stderr and cast("TextIO", UnreadFile(sys.stderr))
 
 
 def say(line: str) -> None:

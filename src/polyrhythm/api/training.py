@@ -37,7 +37,10 @@ from polyrhythm.api.options import (
 from polyrhythm.api.saying import say, say_starting
 from polyrhythm.api.values import (
     a_best_metric,
+    a_change,
+    a_number_or_time,
     a_port,
+    a_time,
     accuracy_target,
     an_accuracy,
     an_objective,
@@ -50,7 +53,7 @@ from polyrhythm.api.values import (
     one_of,
     one_or_two_numbers,
     own_options,
-    positive,
+    seconds,
     some_demands,
     some_workers,
     targets,
@@ -157,18 +160,21 @@ def train(
     max_seconds: Annotated[
         float | None,
         Option(
-            "End after this many seconds of training, when the open round is done. Workers that hang"
-            " are waited for only as long as the longest step took, and 10 s to a minute more; then"
-            " the job ends without them.",
-            metavar="SECONDS",
+            "End after this time of training, such as 60 (seconds) or 2h, when the open round is done."
+            " Workers that hang are waited for only as long as the longest step took, and 10 s to a"
+            " minute more; then the job ends without them.",
+            metavar="TIME",
             group=Group.JOB,
             common=True,
             field="max_seconds",
             goal=True,
-            check=positive("seconds, such as 60"),
+            parser=a_number_or_time,
+            read=seconds,
+            check=a_time,
             commands=RESUMED,
         ),
-    ] = None,
+    ]
+    | str = None,
     target: Annotated[
         list[str] | None,
         Option(
@@ -221,7 +227,7 @@ def train(
             group=Group.JOB,
             field="target_change",
             goal=True,
-            check=positive("a number, such as 0.001"),
+            check=a_change,
         ),
     ] = None,
     init: Annotated[
@@ -657,23 +663,29 @@ def train(
     start_timeout: Annotated[
         float,
         Option(
-            "How long round 1 waits for all workers.",
-            metavar="SECONDS",
+            "How long round 1 waits for all workers, such as 60 (seconds) or 5min.",
+            metavar="TIME",
             group=Group.NETWORK,
             field="start_timeout_s",
-            check=positive("seconds, such as 60"),
+            parser=a_number_or_time,
+            read=seconds,
+            check=a_time,
         ),
-    ] = 60.0,
+    ]
+    | str = 60.0,
     lead_timeout: Annotated[
         float,
         Option(
             "Workers and servers end after this long without a heartbeat of the lead.",
-            metavar="SECONDS",
+            metavar="TIME",
             group=Group.NETWORK,
             field="lead_timeout_s",
-            check=positive("seconds, such as 120"),
+            parser=a_number_or_time,
+            read=seconds,
+            check=a_time,
         ),
-    ] = 120.0,
+    ]
+    | str = 120.0,
     threads: flags.Threads = None,
     min_batch: Annotated[
         int,

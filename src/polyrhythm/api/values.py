@@ -14,7 +14,7 @@ from polyrhythm.core.cluster import parse_demands, worker_range
 from polyrhythm.core.devices import as_text, parse_devices
 from polyrhythm.core.metrics import OBJECTIVE, parse_best, parse_target
 from polyrhythm.core.model import MODEL, named
-from polyrhythm.core.values import parse_size
+from polyrhythm.core.values import parse_duration, parse_size
 from polyrhythm.errors import UsageError
 from polyrhythm.wire.messages import Target
 
@@ -31,14 +31,19 @@ def at_least(least: int) -> Check:
     return check
 
 
-def positive(wanted: str) -> Check:
-    """`wanted`: what to give, such as "seconds, such as 60"."""
+def a_change(flag: str, value: float) -> None:
+    if not 0 < value < math.inf:
+        raise UsageError(f"{flag} is {value}: give a number, such as 0.001")
 
-    def check(flag: str, value: float) -> None:
-        if not 0 < value < math.inf:
-            raise UsageError(f"{flag} is {value}: give {wanted}")
 
-    return check
+def a_time(flag: str, value: "Time") -> None:
+    try:
+        valid = 0 < seconds(value) < math.inf
+    except ValueError:
+        valid = False
+    if not valid:
+        shown = repr(value) if isinstance(value, str) else value
+        raise UsageError(f"{flag} is {shown}: give seconds, such as 60, or a time such as 5min")
 
 
 def one_of(known: Sequence[str]) -> Check:
@@ -102,6 +107,27 @@ def demands(given: DemandsGiven) -> tuple[str, ...]:
     if isinstance(given, Mapping):
         given = ",".join(f"{name}={value}" for name, value in given.items())
     return (given,) if isinstance(given, str) else tuple(given or ())
+
+
+Time = float | str
+"""A number of seconds, or a text with a number and its unit."""
+
+
+def seconds(given: Time) -> float:
+    """The seconds in a number, or in a text such as 60 or 5min. Raises ValueError if the text is
+    neither."""
+    try:
+        return float(given)
+    except ValueError:
+        return parse_duration(str(given)) / 1e9
+
+
+def a_number_or_time(given: object) -> Time:
+    """The value of such an option on the command line: `a_time` names the flag if it is wrong."""
+    try:
+        return float(str(given))
+    except ValueError:
+        return str(given)
 
 
 def one_or_two_numbers(given: object) -> int | str:

@@ -130,7 +130,7 @@ def explain(lead: Lead, error: LinkError) -> NoReturn:
     """Raise an error that says why the lead cannot be reached or why its link has ended."""
     if lead.path is not None:
         check_running(load_run(lead.path))  # raises an error if the run has just ended
-    if no_process_listens(lead.host, lead.port):
+    elif no_process_listens(lead.host, lead.port):
         raise RunError(
             f"no job listens at {lead.host}:{lead.port}: it has ended, or the address is another one;"
             " 'polyrhythm status RUN' shows the address of a running job"

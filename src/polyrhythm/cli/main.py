@@ -8,7 +8,6 @@ line at once.
 import atexit
 import gc
 import importlib
-import signal
 import sys
 from collections.abc import Iterable, Sequence
 from typing import Annotated
@@ -16,7 +15,7 @@ from typing import Annotated
 import typer
 
 from polyrhythm import __version__
-from polyrhythm.api.saying import say
+from polyrhythm.api.saying import outlive_readers, say
 from polyrhythm.errors import PolyrhythmError
 from polyrhythm.io.limits import none_left, raise_limit, too_few
 
@@ -100,6 +99,7 @@ def called(arguments: Sequence[str]) -> tuple[str, ...]:
 
 def run() -> None:
     """The entry point of the program. It ends the process when the command is done."""
+    outlive_readers()
     raise_limit()
     names = called(sys.argv[1:])
     if names == ("simulate",):
@@ -109,8 +109,6 @@ def run() -> None:
         atexit.register(gc.freeze)
     try:
         make_app(names)()
-    except KeyboardInterrupt:  # Ctrl-C came before the command had begun
-        sys.exit(128 + signal.SIGINT)
     except PolyrhythmError as error:
         if "--debug" in sys.argv:
             raise

@@ -28,6 +28,13 @@ class RecordedWorker(msgspec.Struct, frozen=True, kw_only=True):
     points: int = 0
 
 
+class RecordedMean(msgspec.Struct, frozen=True, array_like=True):
+    """A mean loss over this many points."""
+
+    value: float
+    points: float
+
+
 class Record(msgspec.Struct, frozen=True, kw_only=True):
     number: int
     """The number of the checkpoint."""
@@ -51,6 +58,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     versions."""
     step_workers: int = 0
     """How many workers the job had when it first began: a step of the job is a batch of each."""
+    first: RecordedMean | None = None
+    """The objective of the first round, before training; None if it is not known."""
 
     @property
     def counted(self) -> int:

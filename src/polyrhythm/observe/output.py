@@ -11,14 +11,19 @@ Splits what a process writes into lines for a terminal.
 and no line end: of such a line only the newest text is kept, and it can be shown at any time. Bytes
 that are not UTF-8, and control characters other than tabs and colours, are shown escaped. Long
 lines are cut; the log of the process has them in full.
+
+*A terminal or a pipe whose reader has gone neither fails a command nor stops its job*: what is
+written to it is dropped (`UnreadFile`).
 """
 
 import contextlib
+import errno
 import os
 import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO, Any
 
 from polyrhythm.core.values import name_order, shown
 from polyrhythm.observe.words import size
@@ -33,6 +38,49 @@ _OTHER_SEQUENCE = re.compile(
     r"\x1b(?:\[[0-?]*[ -/]*[@-ln-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\^_])"
 )
 _RESET = "\x1b[0m"
+
+
+class UnreadFile:
+    """A file that drops what no process can read any more, because the reader of a pipe has closed it
+    (`head -1`), or the terminal is gone."""
+
+    def __init__(self, file: IO[str]) -> None:
+        self._file = file
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+    def write(self, text: str) -> int:
+        try:
+            return self._file.write(text)
+        except OSError as error:
+            self._drop(error)
+            return len(text)
+
+    def flush(self) -> None:
+        try:
+            self._file.flush()
+        except OSError as error:
+            self._drop(error)
+
+    def _drop(self, error: OSError) -> None:
+        """If no process can read this file any more, send the content of its buffer, and all later
+        output, to the null device. Otherwise Python would try to write the buffer again when it
+        ends, and fail."""
+        if error.errno not in (errno.EPIPE, errno.EIO):
+            raise error
+        with contextlib.suppress(OSError, ValueError):
+            null = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(null, self._file.fileno())
+            os.close(null)
+
+
+class Unfailing(UnreadFile):
+    """A file that drops what cannot be written, whatever the reason: a full disk too."""
+
+    def _drop(self, error: OSError) -> None:
+        with contextlib.suppress(OSError):
+            super()._drop(error)
 
 
 class Lines:

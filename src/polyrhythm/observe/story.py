@@ -196,7 +196,7 @@ class Teller:
         first, last = self._from_round, state.round
         span = f"round {last} is" if first == last else f"rounds {first} to {last} are"
         passes = f", pass {state.passes}" if state.passes else ""
-        objective = "" if state.objective is None else f", objective {state.objective:.4f}"
+        objective = "" if state.objective is None else f", objective {measure(state.objective)}"
         yield Sentence(at_s, f"{span} folded{passes}{objective}", NO_WORKERS, routine=True)
         for worker in state.workers.values():
             done = worker.totals.since(self._told.get(worker.worker, Totals()))

@@ -224,7 +224,7 @@ def summary_text(
         rows.append(f"  target met after {_seconds(result['seconds_to_target'])}")
     values = [f"{name} {measure(value)}" for name, value in result.get("metrics", {}).items()]
     if result["objective"] is not None:
-        values.insert(0, f"objective {result['objective']:.4f}")
+        values.insert(0, f"objective {measure(result['objective'])}")
     if values:
         rows.append(f"  {', '.join(values)}")
     rows += _model_rows(result, run_dir, details=details)

@@ -92,7 +92,7 @@ def _learning(state: RunState, job: JobSpec | None, shape: str = "") -> list[str
     if state.objective is not None:
         verdict = learning_in_short(state)
         said = "" if verdict is None else f" ({verdict})"
-        parts.append(f"objective {state.objective:.4f}{shape and ' '}{shape}{said}")
+        parts.append(f"objective {measure(state.objective)}{shape and ' '}{shape}{said}")
     elif state.finding is not None and is_fault(state.finding):
         parts.append(f"objective {learning_in_short(state)}")
     targets = {} if job is None else {target.metric: target for target in job.targets}
@@ -324,7 +324,7 @@ def runs(found: Iterable[Run], columns: int) -> list[str]:
                 shown(run.name),
                 _word(run),
                 grouped(state.round),
-                "-" if state.objective is None else f"{state.objective:.4f}",
+                "-" if state.objective is None else measure(state.objective),
                 f"{state.seconds:.1f}",
                 shown(run.job.name) if run.job is not None else "-",
                 run.job.sync if run.job is not None else "-",

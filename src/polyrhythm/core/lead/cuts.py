@@ -475,6 +475,7 @@ class Cuts:
             best=self._best.best,
             steps=self._progress.steps.now,
             step_workers=self._progress.steps.workers,
+            first=self._progress.learning.first,
         )
 
     def taken(self, message: m.CutTaken, now_ns: int) -> None:

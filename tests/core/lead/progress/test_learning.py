@@ -3,9 +3,11 @@ broken jobs."""
 
 import random
 
+import msgspec
 import pytest
 
 from polyrhythm.core.lead.progress.learning import FAULTS, Learning, LearningState, RunningMean
+from polyrhythm.core.record import Record, RecordedMean
 
 FALLING, SETTLED, STALLED = LearningState.FALLING, LearningState.SETTLED, LearningState.STALLED
 RISING, NOT_FINITE = LearningState.RISING, LearningState.NOT_FINITE
@@ -217,6 +219,30 @@ def test_a_resumed_model_that_had_learned_before_has_converged() -> None:
     for number in range(6, 16):
         learning.on_pass(number, RunningMean(0.6, 0.01, 1440.0))
     assert learning.finding.state is SETTLED
+
+
+def test_noise_after_a_resume_is_measured_against_the_gain_of_the_whole_job() -> None:
+    """The job has converged from 2.3 to 0.0004: that a pass is a third higher is no rise. Without the
+    objective before training, it would be one."""
+    before = Learning.begin()
+    before.count(0, 2.3, 96.0)
+    before.on_folded(0)
+    record = Record(number=1, round=100, first=before.first)
+    for recorded, expected in ((record, 0), (msgspec.structs.replace(record, first=None), 1)):
+        learning = Learning.begin(resumed=True)
+        learning.resume(recorded)
+        for number, loss in enumerate((4e-4, 5.5e-4, 4e-4, 5.5e-4), 6):
+            learning.on_pass(number, RunningMean(loss, 1e-5, 1440.0))
+        assert (learning.finding.rises > 0) == expected
+    assert before.finding.first == 2.3
+
+
+def test_a_resumed_model_that_diverges_is_reported() -> None:
+    learning = Learning.begin(resumed=True)
+    learning.resume(Record(number=1, round=100, first=RecordedMean(2.3, 96.0)))
+    for number, loss in enumerate((4e-4, 0.9), 6):
+        learning.on_pass(number, RunningMean(loss, 1e-5, 1440.0))
+    assert learning.finding.state is RISING
 
 
 def test_a_worker_stays_reported_until_its_own_objective_is_finite() -> None:

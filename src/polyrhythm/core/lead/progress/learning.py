@@ -27,6 +27,7 @@ from typing import Any
 
 import msgspec
 
+from polyrhythm.core.record import Record, RecordedMean
 from polyrhythm.wire.messages import ContributionReport
 
 _REST = 0.5
@@ -353,10 +354,21 @@ class Learning(msgspec.Struct):
     @classmethod
     def begin(cls, *, resumed: bool = False, small_gains: bool = False) -> "Learning":
         """`resumed`: the job continues from a checkpoint. The first round then does not show the
-        objective before training, so later passes are compared with the first pass, and the model
-        may have learned nearly all before. `small_gains`: the objective of a healthy job may fall
-        by a small share of its first value."""
+        objective before training, and the model may have learned nearly all before. `small_gains`: the
+        objective of a healthy job may fall by a small share of its first value."""
         return cls(Trend(0.0 if small_gains or resumed else _LEARNED), not resumed)
+
+    @property
+    def first(self) -> RecordedMean | None:
+        """The objective before training, for a checkpoint; None if it is not known."""
+        first = self._trend.first
+        return None if first is None else RecordedMean(first.value, first.points)
+
+    def resume(self, record: Record) -> None:
+        """Compare later passes with the objective before training. If the checkpoint does not
+        contain it, they are compared with the first pass."""
+        if record.first is not None:
+            self._trend.begin(RunningMean(record.first.value, 0.0, record.first.points))
 
     # -- measurements --------------------------------------------------------------------------
 

@@ -288,10 +288,11 @@ class JobProgress:
 
     def resume(self, record: Record) -> None:
         """Continue from this checkpoint: the points and steps that had counted in it still
-        count."""
+        count, and gains are measured from the objective before training."""
         self._state.points = record.counted
         self.accounting.passes = record.passes
         self.steps.resume(record)
+        self.learning.resume(record)
 
     def told(self) -> Progress:
         """What workers are told about the job's progress."""
