@@ -1,5 +1,5 @@
-"""The loss of servers in three cases: as many servers as a slice has replicas, one server more than
-that, and the lead's server."""
+"""The loss of servers: as many as a slice has replicas, one more than that, the lead's server, and
+without replicas a server that has no slice, or no parameters yet."""
 
 import os
 import random
@@ -111,6 +111,55 @@ def test_the_death_of_the_leads_server_ends_the_job(tmp_path: Path, replicas: in
         line = last_word(lines_of(command))
         assert "server s0 died (killed by SIGKILL); the job ends: the lead ran in it" in line
         assert_nothing_left(command, names, files, SOON_S)
+
+
+TINY = """
+import torch
+
+
+def main(worker):
+    model = torch.nn.Linear(1, 1)
+    optimizer = worker.attach(model, torch.optim.SGD(model.parameters(), lr=1e-3))
+    while not worker.stopped:
+        model(torch.ones(2, 1)).sum().backward()
+        optimizer.step(points=2)
+"""
+"""A job whose model has two slices."""
+
+
+def test_without_replicas_only_the_loss_of_slices_ends_the_job(tmp_path: Path) -> None:
+    (tmp_path / "job.py").write_text(TINY)
+    flags = ("--workers", 1, "--servers", 4, "--rounds", 100_000, "--quiet")
+    with Command("job.py", *flags, cwd=tmp_path) as command:
+        command.await_round(1)
+        pids = {line["server"]: line["pid"] for line in command.journal("server-joined")}
+        (placed,) = command.journal("placed")
+        assert sorted(placed["slices"]) == [0, 0, 1, 1]
+        without, other = (placed["slices"].index(count, 1) for count in (0, 1))
+        os.kill(pids[without], signal.SIGKILL)
+        wait_until(lambda: command.journal("server-lost"), "the job goes on")
+        command.await_round(max(line["round"] for line in command.journal("rounds")) + 5)
+        os.kill(pids[other], signal.SIGKILL)
+        assert command.wait(30) == 1
+        *before, line = command.stderr().splitlines()
+        died = "died (killed by SIGKILL)"
+        assert line == f"polyrhythm: server s{other} {died}; the job ends: its slices are lost"
+        assert f"polyrhythm: server s{without} {died}" in before
+
+
+@pytest.mark.parametrize("respawn", [True, False])
+def test_without_replicas_a_server_may_die_before_it_has_the_initial_parameters(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, respawn: bool
+) -> None:
+    monkeypatch.setenv("POLYRHYTHM_CRASH_AT", str(tmp_path / "crash-at"))
+    (tmp_path / "crash-at").write_text("s1 took Place")
+    (tmp_path / "job.py").write_text(TINY)
+    flags = ["--workers", 2, "--servers", 2, "--rounds", 10]
+    with Command("job.py", *flags, *["--respawn"] * respawn, cwd=tmp_path) as command:
+        assert command.wait(60) == 0, command.stderr()
+        (ended,) = command.journal("ended")
+        assert ended["rounds"] == 10
+        assert [line["server"] for line in command.journal("server-lost")] == [1]
 
 
 @pytest.mark.parametrize(

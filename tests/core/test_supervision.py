@@ -104,19 +104,18 @@ def test_deaths_are_counted_per_worker() -> None:
     )
 
 
-@pytest.mark.parametrize("replicas", [0, 1])
-def test_a_server_that_dies_before_all_have_met_loses_nothing(replicas: int) -> None:
+def test_a_server_that_dies_before_all_have_met_loses_nothing() -> None:
     for server, reported in ((0, False), (1, False), (1, True)):
-        loss = loss_of(server, reported=reported, gathered=False, replicas=replicas)
+        loss = loss_of(server, reported=reported, gathered=False)
         assert loss is ProcessLoss.NOTHING
 
 
 @pytest.mark.parametrize("gathered", [False, True])
 def test_the_lead_cannot_be_replaced_once_others_know_its_address(gathered: bool) -> None:
-    assert loss_of(0, reported=True, gathered=gathered, replicas=1) is ProcessLoss.LEAD
+    assert loss_of(0, reported=True, gathered=gathered) is ProcessLoss.LEAD
 
 
-def test_later_the_slices_of_a_server_are_lost_unless_there_are_copies() -> None:
-    assert loss_of(1, reported=True, gathered=True, replicas=0) is ProcessLoss.SLICES
+def test_later_the_lead_decides_whether_slices_are_lost() -> None:
     for reported in (True, False):
-        assert loss_of(1, reported=reported, gathered=True, replicas=1) is ProcessLoss.COPIES
+        loss = loss_of(1, reported=reported, gathered=True)
+        assert loss is ProcessLoss.PERHAPS_SLICES

@@ -59,7 +59,7 @@ def test_every_slice_has_a_living_primary_or_is_reported_as_lost(
         server = number % servers
         if what == "die" and server in routing.addresses and len(routing.addresses) > 1:
             lost = [slice_ for slice_, held in enumerate(copies) if held == {server}]
-            loss = routing.would_lose(server)
+            loss = routing.lost_with(server)
             assert (loss.slices if loss is not None else 0) == len(lost)
             if loss is not None:
                 return

@@ -137,12 +137,9 @@ def _resumed(
 ) -> JobSpec | None:
     """The job that continues after a loss of parameters; None if the job does not continue."""
     ended = progress.state.ended
-    lost = run.lead_lost or run.slices_lost
-    if run.interrupted or run.failed is None or (ended is None and not lost):
+    if run.interrupted or run.failed is None or (ended is None and not run.lead_lost):
         return None
-    # If a server was lost, the engine has told the lead why the job ends, so the lead's reason adds
-    # nothing.
-    reason = None if lost or ended is None else ended.reason.code
+    reason = None if run.lead_lost or ended is None else ended.reason.code
     loss = Loss(reason, run.lost, progress.state.round)
     if not resuming.applies(loss):
         return None

@@ -101,25 +101,21 @@ class ProcessLoss(Enum):
     """The lead ran in this process: the job ends."""
     NOTHING = auto()
     """The server held no slices: start it again, with or without `--respawn`."""
-    SLICES = auto()
-    """No other server has copies of the dead server's slices: the job ends."""
-    COPIES = auto()
-    """Other servers may have copies of the dead server's slices: the lead decides whether the job
+    PERHAPS_SLICES = auto()
+    """The server may have held the only copy of a slice: the lead decides whether the job
     continues."""
 
 
-def loss_of(server: int, *, reported: bool, gathered: bool, replicas: int) -> ProcessLoss:
+def loss_of(server: int, *, reported: bool, gathered: bool) -> ProcessLoss:
     """`reported`: the server has reported its address. `gathered`: all servers of the job have
     joined at some time, so this server may hold slices."""
     if server == FIRST_SEAT.server and reported:
         return ProcessLoss.LEAD
-    if not gathered:
-        return ProcessLoss.NOTHING
-    return ProcessLoss.COPIES if replicas else ProcessLoss.SLICES
+    return ProcessLoss.PERHAPS_SLICES if gathered else ProcessLoss.NOTHING
 
 
 ON_LOSS = ("end", "resume")
-_LOSSES = frozenset({"server-died", "slices-lost"})
+LOSSES = frozenset({"server-died", "slices-lost"})
 """A job that has ended for one of these reasons has lost parameters."""
 _MOST_IN_VAIN = 3
 
@@ -130,7 +126,7 @@ class Loss:
 
     reason: str | None
     """The code of the lead's reason for the end; None if the lead gave none, because the command that
-    runs the job noticed the loss of the lead or of slices itself."""
+    runs the job noticed the loss of the lead itself."""
     servers: int
     """How many dead servers the command that runs the job knows of."""
     rounds: int
@@ -153,7 +149,7 @@ class Resuming:
 
     def applies(self, loss: Loss) -> bool:
         """Whether a job that has ended in this way may resume from a checkpoint."""
-        lost = loss.reason is None or loss.reason in _LOSSES
+        lost = loss.reason is None or loss.reason in LOSSES
         return lost and self._job.on_loss == "resume"
 
     def decide(

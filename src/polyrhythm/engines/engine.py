@@ -34,9 +34,6 @@ class EngineRun:
     """How many servers died and were not started again."""
     lead_lost: bool = False
     """Whether the lead died or fell silent, so that it could not report how the job ended."""
-    slices_lost: bool = False
-    """Whether a server died whose slices had no replica. The engine may notice this before the lead
-    does."""
     interrupted: int = 0
     """The number of the signal that stopped the job; 0 if none did."""
     at_once: bool = False

@@ -20,7 +20,15 @@ from typing import Any
 import msgspec
 
 from polyrhythm.core.machine import Reason
-from polyrhythm.core.supervision import Died, ProcessLoss, Respawn, Started, Trained, loss_of
+from polyrhythm.core.supervision import (
+    LOSSES,
+    Died,
+    ProcessLoss,
+    Respawn,
+    Started,
+    Trained,
+    loss_of,
+)
 from polyrhythm.engines.engine import EngineRun, EngineWatch, Wanted
 from polyrhythm.engines.exits import name_of
 from polyrhythm.engines.host import (
@@ -93,6 +101,8 @@ class JobProcess:
     """Whether the process was told that the job has ended. If so, its exit is not a failure."""
     leaves: bool = False
     """Whether the process was told to leave, because its machine is taken away soon."""
+    missed: bool = False
+    """Whether this server has died and the lead goes on without it."""
     signals: set[int] = field(default_factory=set)
     """The signals that the supervisor has sent to the process."""
 
@@ -352,6 +362,9 @@ class Supervisor:
         self._said_stopping = False
         self._orphans: list[tuple[float, JobProcess]] = []
         """Workers that ended because they had lost a link, and when they count as failed."""
+        self._deaths: list[JobProcess] = []
+        """Servers that have died, while the lead has not decided yet whether the job continues without
+        them."""
         self._opened = False
         self._starting = True
         self._cleaning = False
@@ -420,6 +433,7 @@ class Supervisor:
         while self._respawning or any(process.alive for process in self._processes.all):
             self._turn()
         self._judge_orphans(now=True)
+        self._name_lost_server()
         if self._run.failed is not None and not self._run.interrupted:
             failed = self._run.failed
             self._run.failed = ": ".join(
@@ -557,7 +571,8 @@ class Supervisor:
     def _judge_orphans(self, *, now: bool = False) -> None:
         """Decide whether workers that have lost a link have failed. If the job ends because of a dead
         server, they have not."""
-        if self._run.lead_lost or self._run.slices_lost:
+        ended_by = self._members.ended_by()
+        if self._run.lead_lost or (ended_by is not None and ended_by.code in LOSSES):
             self._orphans.clear()
         at_s = math.inf if now else time.monotonic()
         due = [process for until_s, process in self._orphans if until_s <= at_s]
@@ -566,20 +581,16 @@ class Supervisor:
             self._on_worker_failure(process)
 
     def _on_server_exit(self, process: JobProcess, *, over: bool) -> None:
-        """Act on the death of a server. If the job has replicas, the lead decides whether the job
-        goes on."""
+        """Act on the death of a server. The lead decides whether a job whose servers had gathered goes
+        on."""
         request = process.request
-        died = f"server {request.name} died ({process.how})"
         gathered = self._members.gathered(self._job.servers)
-        replicas = self._job.replicas
-        loss = loss_of(
-            request.number, reported=process.reported, gathered=gathered, replicas=replicas
-        )
+        loss = loss_of(request.number, reported=process.reported, gathered=gathered)
         if loss is not ProcessLoss.NOTHING and not over and not self._job.respawn:
             self._run.lost += 1
         if loss is ProcessLoss.LEAD:
             self._run.lead_lost = True
-            self._fail(f"{died}; the job ends: the lead ran in it")
+            self._fail(f"{_died(process)}; the job ends: the lead ran in it")
         # Another message says that the lead is lost, or that it has removed this server.
         elif process.orphaned:
             if self._job.respawn and not over:
@@ -589,14 +600,33 @@ class Supervisor:
                 self._fail(process.failure)  # the message of the server says why it cannot start
             else:
                 self._restart(process, needed=True)
-        elif loss is ProcessLoss.SLICES:
-            self._run.slices_lost = True
-            self._fail(f"{died}; the job ends: its slices are lost")
         elif not over:
+            self._deaths.append(process)
+
+    def _judge_deaths(self) -> None:
+        """Report dead servers without which the lead continues, or start them again."""
+        for process in self._deaths:
+            process.missed = not self._members.has_server(process.request.number)
+        missed = [process for process in self._deaths if process.missed]
+        self._deaths = [process for process in self._deaths if not process.missed]
+        for process in missed:
+            if self._stopping.is_ending:
+                continue  # the message about the end of the job says what matters
             if self._job.respawn:
                 self._restart(process)
             else:
-                self._say(died)
+                self._say(_died(process))
+
+    def _name_lost_server(self) -> None:
+        """If the lead has ended the job because a server of this command died with its slices, say how
+        that server died. The lead knows only that the link has ended."""
+        ended_by = self._members.ended_by()
+        if ended_by is None or ended_by.code != "server-died" or self._run.failed is None:
+            return
+        for process in self._processes.servers:
+            lost = process.request.number == ended_by.fields["server"] and not process.missed
+            if lost and process.status:
+                self._run.failed = f"{_died(process)}; the job ends: its slices are lost"
 
     def _restart(self, process: JobProcess, *, needed: bool = False) -> None:
         """Start a process again. If it died too often, report that it is given up. `needed`: the
@@ -626,6 +656,7 @@ class Supervisor:
         self._end_without_lead()
         self._records.retry()
         self._watch_folder()
+        self._judge_deaths()
         self._judge_orphans()
         self._end_without_workers()
         if self._run.failed is None:
@@ -639,7 +670,7 @@ class Supervisor:
         if by is not None:
             self._stopping.lead_stops()
         self._said_stopping = self._stopping.waits_for_workers
-        if self._said_stopping and self._run.ended is None and not self._members.ended:
+        if self._said_stopping and self._run.ended is None and self._members.ended_by() is None:
             begins = "stopping" if by is None else f"stopping on request of {by}"
             if self._run.interrupted:
                 begins = f"stopping after {name_of(self._run.interrupted)}"
@@ -718,3 +749,7 @@ class Supervisor:
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+
+def _died(process: JobProcess) -> str:
+    return f"server {process.request.name} died ({process.how})"

@@ -26,10 +26,11 @@ from polyrhythm.errors import RunDeleted, RunError
 from polyrhythm.io.index import JobIndex, RunIndex
 from polyrhythm.observe.journal import JournalPart, JournalReader, read_journal
 from polyrhythm.observe.learning import ended_in_words
-from polyrhythm.observe.state import RunState, fold
+from polyrhythm.observe.state import RunState, fold, reason_of
 from polyrhythm.observe.watch import WATCH, Suspect, read_suspects
 from polyrhythm.observe.words import listed
 from polyrhythm.wire.messages import JobSpec
+from polyrhythm.wire.messages.reasons import Reason
 
 JOURNAL = "journal.jsonl"
 RESULT = "result.json"
@@ -273,8 +274,7 @@ class Members:
         self._servers: set[int] = set()
         self._most_servers = 0
         self._stopping_for: str | None = None
-        self.ended = False
-        """Whether the lead has ended the job."""
+        self._ended_by: Reason | None = None
 
     def hand(self, part: JournalPart) -> None:
         """Take lines of the journal that are perhaps not in its file."""
@@ -299,6 +299,16 @@ class Members:
         self._read()
         return self._most_servers >= servers
 
+    def ended_by(self) -> Reason | None:
+        """Why the lead has ended the job; None if it has not."""
+        self._read()
+        return self._ended_by
+
+    def has_server(self, server: int) -> bool:
+        """Whether this server is in the job, as far as the lead knows."""
+        self._read()
+        return server in self._servers
+
     def _read(self) -> None:
         for line in self._reader.new_lines():
             match line["what"]:
@@ -313,6 +323,6 @@ class Members:
                 case "stopping":
                     self._stopping_for = line.get("by")
                 case "ended":
-                    self.ended = True
+                    self._ended_by = reason_of(line)
                     self._stopping_for = line["fields"].get("by")
             self._most_servers = max(self._most_servers, len(self._servers))

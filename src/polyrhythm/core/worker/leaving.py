@@ -131,7 +131,7 @@ class Departure:
             self.fail(failed.because(state.rejoins_because), now_ns)
         elif server is not None and state.phase is Phase.ADMITTED and state.begun:
             state.joining.on_unreached(server, event.incarnation, event.detail, now_ns)
-        elif server is not None and (begun or state.survives(server)):
+        elif server is not None and state.job is not None:
             state.joining.wait_for_word(server, event.incarnation, reason, now_ns)
         elif not begun:
             self.fail(reason, now_ns)

@@ -123,13 +123,28 @@ def test_a_silent_server_is_lost_unless_it_has_the_only_copy() -> None:
     assert notes(effects).count("server-silent") == 1
 
 
-def test_with_replicas_a_server_that_ends_before_all_have_parameters_loses_nothing() -> None:
+@pytest.mark.parametrize("replicas", [0, 1])
+def test_a_server_that_ends_before_all_have_parameters_loses_nothing(replicas: int) -> None:
     """Not every server has the initial parameters yet, so the seeder sends them again."""
-    servers = SeededServers(3, replicas=1)
-    servers.routing.begin_anew()
+    servers = SeededServers(3, replicas)
     servers.routing._begun = False
+    servers.routing.begin_anew()
     assert servers.servers.lose(2, ENDED, 5) is None
     assert servers.routing.servers == [0, 1]
+    assert {route.primary for route in servers.routing.routes} == {0, 1}
+
+
+def test_without_replicas_a_server_that_is_silent_before_all_have_parameters_is_waited_for() -> (
+    None
+):
+    servers = SeededServers(3)
+    servers.routing._begun = False
+    effects = servers.outbox.begin()
+    wake_ns = servers.servers.suspicion.wake_ns
+    assert wake_ns is not None
+    servers.servers.suspect(wake_ns)
+    assert notes(effects) == ["server-silent", "server-silent"]
+    assert servers.routing.servers == [0, 1, 2]
 
 
 @pytest.mark.parametrize(

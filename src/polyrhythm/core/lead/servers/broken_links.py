@@ -156,7 +156,7 @@ class BrokenLinks:
         return (
             server != self._seat.server
             and server in self._routing.addresses
-            and self._routing.would_lose(server) is None
+            and self._routing.spares(server)
         )
 
     # -- what has become of them ---------------------------------------------------------------

@@ -258,23 +258,20 @@ class RoutingTable(msgspec.Struct):
 
     # -- servers come and go while the job runs ------------------------------------------------
 
-    def would_lose(self, server: int) -> SliceLoss | None:
-        """The slices that would have no copy left without this server. None if the job can go on
-        without the server."""
-        if self._begun:
-            gone = steps.orphaned(self.routes, server)
-            if not gone:
-                return None
-        elif self._replicas:
-            # Nothing is lost: not every server has the initial parameters yet, so the seeder sends
-            # them again.
-            return None
-        else:
-            gone = [s for s, route in enumerate(self.routes) if route.primary == server]
-        return SliceLoss(len(gone), sum(self._sizes[slice_] for slice_ in gone))
+    def lost_with(self, server: int) -> SliceLoss | None:
+        """The slices that are lost if this server has ended; None if there are none. *Before every
+        server has the initial parameters nothing is lost: the seeder sends them again.*"""
+        gone = steps.orphaned(self.routes, server) if self._begun else []
+        return SliceLoss(len(gone), sum(self._sizes[slice_] for slice_ in gone)) if gone else None
+
+    def spares(self, server: int) -> bool:
+        """Whether the job would rather go on without this server than wait for it. *Without replicas
+        the job waits for every server until round 1, because seeding again costs more than a silence
+        that ends.*"""
+        return (self._begun or self._replicas > 0) and self.lost_with(server) is None
 
     def lose_server(self, server: int, now_ns: int) -> bool:
-        """Remove a server whose slices all have copies elsewhere. Returns True if seeding must
+        """Remove a server with which no slice is lost. Returns True if seeding must
         begin again, because not every server had its parameters yet. Otherwise the servers change
         to routes without the lost server."""
         self._remove(server)

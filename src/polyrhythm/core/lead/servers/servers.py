@@ -1,11 +1,10 @@
-"""The servers of the job: they join, apply the lead's routes, are drained, become silent and are
-lost.
+"""The servers of the job: they join, apply routes, are drained, become silent and are lost.
 
 *When a server is lost, replicas of its slices take over. The job ends only if a slice has no other
-copy. A silent server counts as lost too, unless it has the only copy of a slice: then the job waits
-for it. A server that is drained leaves when all of its slices are on other servers, and every worker
-knows that.* `routing.py` decides where slices are; this module tells the servers, and writes the
-journal.
+copy. A silent server counts as lost too, unless it has the only copy of a slice, or is to get one
+before round 1: then the job waits for it. A server that is drained leaves when all of its slices are
+on other servers, and every worker knows that.* `routing.py` decides where slices are; this module
+tells the servers, and writes the journal.
 """
 
 from collections.abc import Mapping
@@ -226,7 +225,7 @@ class Servers:
             return None
         self.suspicion.forget(server)
         self._silent.discard(server)
-        loss = routing.would_lose(server)
+        loss = routing.lost_with(server)
         if loss is not None and not self._job.replicas:
             return Reason("server-died", {"server": server}).because(noticed)
         if loss is not None:
@@ -302,7 +301,7 @@ class Servers:
         for server in self.suspicion.silent(now_ns):
             pulse = self.suspicion.pulse(server)
             fields = {"server": server, **pulse.silence(now_ns)}
-            if self._routing.would_lose(server) is None:
+            if self._routing.spares(server):
                 self.lose(server, Reason("server-silent", fields), now_ns)
             else:
                 # Forget the gaps between earlier heartbeats of this server. Its next heartbeat starts a
