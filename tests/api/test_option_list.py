@@ -113,8 +113,9 @@ def test_resume_has_the_options_that_a_job_may_change_and_those_of_the_command()
     of_train = parameters.keys() & LISTED.keys()
     settings = {name for name in of_train if LISTED[name].field}
     assert settings == {
-        *("workers", "servers", "replicas", "sync", "rounds", "epochs", "points", "target"),
-        *("target_accuracy", "target_objective", "max_seconds", "checkpoint_every", "keep", "link"),
+        *("workers", "servers", "replicas", "placement", "sync", "rounds", "epochs", "points"),
+        *("target", "target_accuracy", "target_objective", "max_seconds", "checkpoint_every"),
+        *("keep", "link"),
     }
     assert all(parameters[name].default is None for name in settings)
     others = of_train - settings

@@ -34,6 +34,16 @@ def test_a_death() -> None:
     ]
 
 
+def test_a_new_assignment_of_slices() -> None:
+    fields = {"slices": 6, "nbytes": 12_600_000, "moving_s": 0.5, "rounds": 100, "slowest": "s2"}
+    times = {"scheme": "aware", "now_s": 2.0, "then_s": 1.25, "gain": 0.375}
+    assert after_opening(line(9.0, "reassigned", **fields, **times)) == [
+        "   9.0 s  6 slices will move to other servers (12.6 MB, 0.50 s), because a round takes longest"
+        " on s2: --placement aware expects 1.250 s for the transfers of a round, and not 2.000 s"
+        " (38% less)"
+    ]
+
+
 def test_leaving_in_other_ways() -> None:
     assert after_opening(
         left(2.0, 0, "failed", detail="ValueError: no w3"),

@@ -61,6 +61,7 @@ from polyrhythm.api.values import (
 from polyrhythm.core.cluster import worker_range
 from polyrhythm.core.devices import as_text
 from polyrhythm.core.kinds import EXAMPLE
+from polyrhythm.core.placement.schemes import RING, SCHEMES
 from polyrhythm.core.supervision import ON_LOSS
 from polyrhythm.core.sync.registry import AUTO, POLICIES, choose_kind, sync_help, with_global_batch
 from polyrhythm.engines.engine import (
@@ -710,6 +711,19 @@ def train(
             check=one_of(PUSHES),
         ),
     ] = "exact",
+    placement: Annotated[
+        str,
+        Option(
+            "How slices are assigned to servers. ring: equal numbers. average: equal bytes. aware: by"
+            " the measured throughput of hosts and links. elastic: by the times of arrival of the last"
+            " 20 rounds.",
+            metavar="ring|average|elastic|aware",
+            group=Group.TUNING,
+            field="placement",
+            check=one_of(tuple(SCHEMES)),
+            commands=RESUMED,
+        ),
+    ] = RING,
     wire_dtype: Annotated[
         str,
         Option(

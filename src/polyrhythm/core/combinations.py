@@ -15,6 +15,7 @@ from msgspec.structs import fields, replace
 from polyrhythm.core.kinds import keeps_rows, parse_outer, steps_on_servers, steps_on_workers
 from polyrhythm.core.link_kinds import may_have_references
 from polyrhythm.core.migration import AUTO, DELIVERING, LEASE, MIGRATIONS, OFF, migration_of
+from polyrhythm.core.placement.schemes import ELASTIC, MEASURING
 from polyrhythm.core.sync.policy import PolicyEntry, Traits
 from polyrhythm.errors import UsageError
 from polyrhythm.wire.messages import JobSpec
@@ -154,6 +155,19 @@ OF_MACHINES = (
     Rule(option="push", needs=_without_rows, says="--push {value}" + _ROUNDING),
     Rule(option="read_ahead", under=_rounds_if_rows, says=_COMPARED % "--read-ahead"),
     Rule(option="replicas", under=_rounds_if_rows, says=_COMPARED % "--replicas"),
+    Rule(
+        option="placement",
+        when=lambda job, traits: job.placement in MEASURING,
+        under=_rounds_if_rows,
+        says=_COMPARED % "--placement {value}",
+    ),
+    Rule(
+        option="placement",
+        when=lambda job, traits: job.placement == ELASTIC,
+        under=_rounds,
+        says="--placement elastic needs --sync {policies}: it measures when the contributions of a round"
+        " arrive, and {job.sync} has no rounds",
+    ),
     Rule(
         option="on_nan",
         when=lambda job, traits: job.on_nan == "skip",

@@ -271,6 +271,16 @@ class Teller:
         took_ms = 1000 * line.get("seconds", 0.0)
         return [self._say(f"every server follows the new routes, after {took_ms:.1f} ms", None)]
 
+    def _reassigned(self, line: dict[str, Any]) -> list[Sentence]:
+        slices, mb = counted(line["slices"], "slice"), line["nbytes"] / 1e6
+        text = (
+            f"{slices} will move to other servers ({mb:.1f} MB, {line['moving_s']:.2f} s), because a"
+            f" round takes longest on {line['slowest']}: --placement {line['scheme']} expects"
+            f" {line['then_s']:.3f} s for the transfers of a round, and not {line['now_s']:.3f} s"
+            f" ({line['gain']:.0%} less)"
+        )
+        return [self._say(text, ())]
+
     def _copied(self, line: dict[str, Any]) -> list[Sentence]:
         rest = line.get("learning", 0)
         more = "; every slice has its copies" if not rest else f"; {rest} to come"
@@ -538,6 +548,7 @@ class Teller:
         "silent": _silent,
         "server-silent": _cannot_be_done_without,
         "server-lost": _server_lost,
+        "reassigned": _reassigned,
         "rerouting": _rerouting,
         "rerouted": _rerouted,
         "copied": _copied,

@@ -13,6 +13,7 @@ import msgspec
 from polyrhythm.core.batches import DEFAULT
 from polyrhythm.core.kinds import BY_POINTS, BY_WORKERS, EXACT, INT8, steps_on_workers
 from polyrhythm.core.metrics import OBJECTIVE, parse_target
+from polyrhythm.core.placement.schemes import RING, SCHEMES
 from polyrhythm.core.seat import FIRST_SEAT
 from polyrhythm.core.sync.registry import AUTO, choose_kind, choose_policy
 from polyrhythm.core.values import Schedule
@@ -202,6 +203,8 @@ class JobTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     """The fewest points of a batch."""
     replicas: int = 0
     """How many copies every slice has on other servers."""
+    placement: str = RING
+    """How slices are assigned to servers: ring, average, elastic or aware."""
     save_model: bool = False
     """Whether the lead's process writes the model when the job ends."""
     checkpoint_every: str = ""
@@ -260,6 +263,8 @@ class JobTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             raise ValueError("local_steps needs kind = 'local'")
         if self.weights not in (BY_POINTS, BY_WORKERS):
             raise ValueError(f"weights is {self.weights!r}: give {BY_POINTS} or {BY_WORKERS}")
+        if self.placement not in SCHEMES:
+            raise ValueError(f"placement is {self.placement!r}: give {', '.join(SCHEMES)}")
         if self.push not in (EXACT, INT8):
             raise ValueError(f"push is {self.push!r}: give {EXACT} or {INT8}")
         self.timer_text()
@@ -390,6 +395,7 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             probe_points=job.probe_points,
             min_batch=job.min_batch,
             replicas=job.replicas,
+            placement=job.placement,
             save_model=job.save_model,
             read_ahead=job.read_ahead,
             checkpoint_every=job.checkpoint_every,

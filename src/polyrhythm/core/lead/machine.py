@@ -60,6 +60,7 @@ class LeadMachine:
         self._progress = parts.progress
         self._saving = parts.saving
         self._best = parts.best
+        self._placement = parts.placement
         self._broken = parts.broken
         self._ending = parts.ending
         self._stopping = parts.stopping
@@ -229,7 +230,11 @@ class LeadMachine:
     def _on_arrived(self, message: m.Arrived, now_ns: int) -> None:
         member = self.view.get(message.worker, message.incarnation)
         if member is not None or self._removals.is_pending(message.worker, message.incarnation):
+            done = self._mode.done
+            self._placement.on_arrived(message.server, now_ns)
             self._counting.on_arrived(message, member, now_ns)
+            if not self._mode.promotes_in_folds and self._mode.done > done:
+                self._reassign(now_ns)
 
     def _on_abstained(self, message: m.Abstained, now_ns: int) -> None:
         member = self.view.get(message.worker, message.incarnation)
@@ -286,6 +291,8 @@ class LeadMachine:
             self._lifecycle.enter_attached(now_ns)
         self._mode.end_if_idle(now_ns)
         self._mode.on_released(now_ns)
+        if self._mode.promotes_in_folds:
+            self._reassign(now_ns)
         self._advance_between_folds(now_ns)
 
     # -- servers -------------------------------------------------------------------------------
@@ -364,6 +371,11 @@ class LeadMachine:
         if not self._ending.begun and not self._rounds.folding:
             in_folds = self._mode.promotes_in_folds and len(self.view) > 0
             self._advance(now_ns, promotes=not in_folds)
+
+    def _reassign(self, now_ns: int) -> None:
+        """Assign slices to servers again if that pays."""
+        if not self._ending.begun and self._placement.on_folded(self._mode.done, now_ns):
+            self._advance_between_folds(now_ns)
 
     def _on_placed(self, message: m.Placed, now_ns: int) -> None:
         if not self._servers.on_placed(message, now_ns):

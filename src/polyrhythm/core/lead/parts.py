@@ -19,6 +19,7 @@ from polyrhythm.core.lead.rounds.contributions import Contributions
 from polyrhythm.core.lead.rounds.folds import Folds, Rounds
 from polyrhythm.core.lead.saving import KeepBest, Saving
 from polyrhythm.core.lead.servers.broken_links import BrokenLinks
+from polyrhythm.core.lead.servers.placement import Placement
 from polyrhythm.core.lead.servers.routing import RoutingTable
 from polyrhythm.core.lead.servers.servers import Servers
 from polyrhythm.core.placement.network import Network
@@ -53,6 +54,7 @@ class Parts:
     outbox: LeadOutbox
     operators: Operators
     servers: Servers
+    placement: Placement
     broken: BrokenLinks
     progress: JobProgress
     saving: Saving

@@ -36,6 +36,7 @@ from polyrhythm.core.lead.rounds.folds import Folds, Rounds
 from polyrhythm.core.lead.rounds.modes import ModeState, begin_mode
 from polyrhythm.core.lead.saving import BestState, KeepBest, Saving, SavingState
 from polyrhythm.core.lead.servers.broken_links import BrokenLinks, BrokenLinksState
+from polyrhythm.core.lead.servers.placement import Placement, PlacementState
 from polyrhythm.core.lead.servers.routing import RoutingTable
 from polyrhythm.core.lead.servers.servers import UNKNOWN_FACTOR, Servers, ServersState
 from polyrhythm.core.lead.waiting import WaitReportState
@@ -72,6 +73,7 @@ class LeadState(msgspec.Struct, Generic[Policy], kw_only=True):
     """The operators by the names of their links."""
     network: Network = msgspec.field(default_factory=Network)
     servers: ServersState
+    placement: PlacementState = msgspec.field(default_factory=PlacementState)
     broken: BrokenLinksState = msgspec.field(default_factory=BrokenLinksState)
     progress: ProgressState
     saving: SavingState = msgspec.field(default_factory=SavingState)
@@ -97,6 +99,7 @@ def begin_state(job: JobSpec) -> LeadState[SyncPolicy]:
             job.servers,
             job.slice_nbytes,
             job.replicas,
+            job.placement,
             slices_stay=job.in_place or (keeps_rows(job.kind) and not policy.traits.rounds),
             restores=bool(job.resume),
         ),
@@ -157,6 +160,7 @@ def connect(job: JobSpec, state: LeadState[SyncPolicy], seat: Seat) -> Parts:
         outbox=outbox,
         operators=operators,
         servers=Servers(state.servers, job, routing, state.network, rounds, outbox, operators),
+        placement=Placement(state.placement, job, view, routing, state.network, outbox),
         broken=BrokenLinks(state.broken, job, view, routing, seat),
         progress=progress,
         saving=saving,

@@ -14,11 +14,11 @@ w (M - m) + (W - w + k) m bytes, in each direction.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The time of a round on a host with m bytes of slices: `fixed_s` + `byte_s` * m seconds, and no
     less than m / `most` seconds."""
 

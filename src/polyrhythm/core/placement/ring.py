@@ -72,10 +72,11 @@ class Ring:
             if slice_ not in primaries:
                 next(server for server in self.clockwise(slice_) if takes(slice_, server))
         return tuple(
-            Route(primaries[slice_], self._replicas(slice_, primaries[slice_], replicas))
+            Route(primaries[slice_], self.replicas(slice_, primaries[slice_], replicas))
             for slice_ in range(slices)
         )
 
-    def _replicas(self, slice_: int, primary: int, replicas: int) -> tuple[int, ...]:
+    def replicas(self, slice_: int, primary: int, replicas: int) -> tuple[int, ...]:
+        """The first `replicas` servers clockwise that are not the slice's primary."""
         others = (server for server in self.clockwise(slice_) if server != primary)
         return tuple(server for server, _ in zip(others, range(replicas), strict=False))

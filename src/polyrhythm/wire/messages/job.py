@@ -99,6 +99,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     `resume`, it goes back to its newest checkpoint."""
     replicas: int = 0
     """How many servers hold a copy of each slice, besides its primary."""
+    placement: str = "ring"
+    """By which scheme slices are assigned to servers (`core/placement/schemes.py`)."""
     deterministic: bool = False
     """bsp: whether servers add contributions in the order of the workers' names, so that a
     repetition of the job computes the same bits."""

@@ -8,17 +8,19 @@ Messages of an older epoch are ignored, so that parameters of two seeders never 
 the slices that they hold. Workers get the new routes when every server applies them.*
 
 *A scheme gives the goal of placement (`core/placement/schemes.py`), and each slice moves towards it
-on its own. A server that is being drained has no part in the goal: when it holds no slice any more,
-it leaves.*
+on its own. A new goal is made when servers join, leave or are drained, and when the lead adopts one
+(`placement.py`). A server that is being drained has no part in the goal: when it holds no slice any
+more, it leaves.*
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
 
 from polyrhythm.core.placement import steps
-from polyrhythm.core.placement.schemes import RING, SCHEMES
+from polyrhythm.core.placement.load import Line
+from polyrhythm.core.placement.schemes import RING, SCHEMES, Lines
 from polyrhythm.core.placement.slices import lay_out
 from polyrhythm.errors import InvariantBroken
 from polyrhythm.wire.messages import (
@@ -58,6 +60,7 @@ class RoutingTable(msgspec.Struct):
     _expected: int
     _slice_nbytes: int
     _replicas: int = 0
+    _scheme: str = RING
     slices_stay: bool = False
     """Whether slices cannot move, so that the job keeps its first servers. Workers that read the
     parameters in place cannot follow a slice to another server."""
@@ -83,7 +86,11 @@ class RoutingTable(msgspec.Struct):
     applies it, workers use the old routes."""
     draining: set[int] = set()
     """The servers that must leave, and whose slices move to the others."""
-    _scheme: str = RING
+    lines: dict[int, Line] = {}
+    """The last forecast of the time of a round on each server (`core/placement/forecast.py`)."""
+    _goal: tuple[Route, ...] = ()
+    _goal_for: tuple[int, ...] = ()
+    """The goal, and the servers for which it was made."""
     _drained: set[int] = set()
     """The numbers of servers that were drained and have left."""
     _next: int = 0
@@ -181,14 +188,57 @@ class RoutingTable(msgspec.Struct):
             slice_.length * layout.spaces[slice_.space].item_nbytes for slice_ in layout.slices
         )
         self.epoch += 1
-        self._route(steps.begin(self._goal(), self.epoch))
+        self._route(steps.begin(self.goal, self.epoch))
 
-    def _goal(self) -> tuple[Route, ...]:
-        """The target routes for the servers that stay. As many slices as possible stay where they
-        are."""
-        staying = [server for server in self.servers if server not in self.draining]
-        stays = steps.candidates(self.routes, staying)
-        return SCHEMES[self._scheme].place(self._sizes, staying, self._replicas, stays)
+    @property
+    def staying(self) -> tuple[int, ...]:
+        """The servers that are not drained."""
+        return tuple(server for server in self.servers if server not in self.draining)
+
+    @property
+    def goal(self) -> tuple[Route, ...]:
+        """The target routes for the servers that stay."""
+        if self._goal_for != self.staying or len(self._goal) != len(self._sizes):
+            self._goal, self._goal_for = self.propose(self.lines), self.staying
+        return self._goal
+
+    @property
+    def at_goal(self) -> bool:
+        """Whether every slice has reached the goal, and no route changes."""
+        if not self._begun or self.change is not None or self.draining:
+            return False
+        return all(
+            (now.primary, now.replicas, now.learners) == (then.primary, then.replicas, ())
+            for now, then in zip(self.routes, self.goal, strict=True)
+        )
+
+    def propose(self, lines: Lines) -> tuple[Route, ...]:
+        """The goal that the scheme would give with this forecast. As many slices as possible stay
+        where they are."""
+        stays = steps.candidates(self.routes, self.staying)
+        scheme = SCHEMES[self._scheme]
+        return scheme.place(self._sizes, self.staying, self._replicas, stays, lines)
+
+    def adopt(self, goal: tuple[Route, ...]) -> None:
+        """Let the slices move towards this goal, which `propose` has given."""
+        self._goal, self._goal_for = goal, self.staying
+        self._settled = (-1, frozenset(), frozenset())
+
+    def held(self, routes: Sequence[Route]) -> dict[int, int]:
+        """Per server, the bytes of the slices of which it is the primary in these routes."""
+        held = dict.fromkeys(self.servers, 0)
+        for route, nbytes in zip(routes, self._sizes, strict=True):
+            held[route.primary] += nbytes
+        return held
+
+    def fetched(self, goal: Sequence[Route]) -> dict[tuple[int, int], int]:
+        """Per source and target, the bytes of the slices that must be copied to reach a goal."""
+        copied: dict[tuple[int, int], int] = {}
+        for now, then, nbytes in zip(self.routes, goal, self._sizes, strict=True):
+            for server in set(then.holders).difference(now.holders):
+                pair = (now.primary, server)
+                copied[pair] = copied.get(pair, 0) + nbytes
+        return copied
 
     def _route(self, routes: tuple[Route, ...]) -> None:
         self.routes = routes
@@ -254,7 +304,7 @@ class RoutingTable(msgspec.Struct):
         self.epoch += 1
         self._placed.clear()
         self._seeded.clear()
-        self._route(steps.begin(self._goal(), self.epoch))
+        self._route(steps.begin(self.goal, self.epoch))
 
     # -- servers come and go while the job runs ------------------------------------------------
 
@@ -281,7 +331,7 @@ class RoutingTable(msgspec.Struct):
             self.routes = ()
             self.begin_anew()
             return True
-        goal = self._goal()
+        goal = self.goal
         routes = steps.without(self.routes, server, goal, self.epoch + 1)
         self._change(self._with_learners(routes, goal), now_ns).lost.append(server)
         return False
@@ -293,7 +343,7 @@ class RoutingTable(msgspec.Struct):
     def add_server(self, server: int, now_ns: int) -> int:
         """Let a server that has joined the running job learn the slices that the target routes give it.
         Returns their number."""
-        goal = self._goal()
+        goal = self.goal
         self._change(self._with_learners(self.routes, goal), now_ns).joined.append(server)
         return sum(server in route.holders for route in goal)
 
@@ -307,7 +357,7 @@ class RoutingTable(msgspec.Struct):
             return 0
         routes = steps.learned(self.routes, *pair)
         changed = sum(now != before for now, before in zip(routes, self.routes, strict=True))
-        self._change(self._with_learners(routes, self._goal()), now_ns)
+        self._change(self._with_learners(routes, self.goal), now_ns)
         return changed
 
     def _with_learners(self, routes: tuple[Route, ...], goal: tuple[Route, ...]) -> steps.Routes:
@@ -329,7 +379,7 @@ class RoutingTable(msgspec.Struct):
             return (
                 False  # this method is called after every round, and usually there is nothing to do
             )
-        goal = self._goal()
+        goal = self.goal
         routes = steps.promote(self.routes, goal, self.epoch + 1) if promotes else self.routes
         routes = self._with_learners(routes, goal)
         if routes == self.routes:

@@ -1,0 +1,217 @@
+"""When slices get another assignment to servers, because what was measured has changed.
+
+*The lead considers a new assignment after a fold, when every slice is where the last one put it and
+something new was measured. It adopts one that pays (`core/placement/reassignment.py`): then slices
+move as they do when a server joins or leaves. The journal has the reason and the expected gain.*
+
+With `elastic`, the lead itself measures: for each server, how long after the release of a round all
+contributions had arrived there.
+"""
+
+import msgspec
+
+from polyrhythm.core.kinds import INT8
+from polyrhythm.core.lead.members.view import View
+from polyrhythm.core.lead.outbox import LeadOutbox
+from polyrhythm.core.lead.servers.routing import RoutingTable
+from polyrhythm.core.names import server_name, worker_name
+from polyrhythm.core.placement.forecast import (
+    Forecast,
+    forecast_aware,
+    forecast_elastic,
+    is_rate,
+)
+from polyrhythm.core.placement.load import water_fill
+from polyrhythm.core.placement.network import Network
+from polyrhythm.core.placement.reassignment import (
+    CONFIRMATIONS,
+    Prospect,
+    SteadyRate,
+    horizon,
+    moving_nbytes,
+    moving_s,
+)
+from polyrhythm.core.placement.schemes import ELASTIC, MEASURING
+from polyrhythm.core.placement.steps import Routes
+from polyrhythm.wire.messages import JobSpec
+
+_ROUNDS = 20
+"""How many rounds `elastic` fits, and how often."""
+
+
+class PlacementState(msgspec.Struct):
+    throughputs: dict[str, SteadyRate] = {}
+    """Per host."""
+    wanted: int = 0
+    """How many measurements in a row said that a new assignment pays."""
+    opened_ns: int = 0
+    arrived_ns: dict[int, int] = {}
+    """When the present round was released, and when the last contribution arrived at each server."""
+    observed: dict[int, list[tuple[float, float]]] = {}
+    """Per server: its bytes of slices, and the seconds until contributions had arrived, in the last
+    rounds."""
+    rounds: int = 0
+    """The rounds observed since the last decision."""
+
+
+class Placement:
+    def __init__(
+        self,
+        state: PlacementState,
+        job: JobSpec,
+        view: View,
+        routing: RoutingTable,
+        network: Network,
+        outbox: LeadOutbox,
+    ) -> None:
+        self._state = state
+        self._job = job
+        self._view = view
+        self._routing = routing
+        self._network = network
+        self._outbox = outbox
+        self._measures = job.placement in MEASURING and not routing.slices_stay
+        self._elastic = self._measures and job.placement == ELASTIC
+
+    def on_arrived(self, server: int, now_ns: int) -> None:
+        """Note that a server has the whole of a contribution."""
+        if self._elastic:
+            self._state.arrived_ns[server] = now_ns
+
+    def on_folded(self, done: int, now_ns: int) -> bool:
+        """Adopt a new assignment of slices if it pays. `done`: how many rounds are folded. Returns
+        True if there is a new assignment."""
+        if not self._measures:
+            return False
+        news = self._observe(now_ns) if self._elastic else self._measure()
+        if not news or not self._routing.at_goal:
+            return False
+        forecast = self._forecast()
+        if forecast is None:
+            return False
+        self._routing.lines = dict(forecast.lines)
+        return self._consider(forecast, horizon(self._job, done))
+
+    # -- measurements --------------------------------------------------------------------------
+
+    def _measure(self) -> bool:
+        """Read the throughput of hosts. Returns whether any has changed."""
+        state, changed = self._state, False
+        hosts = self._network.hosts
+        for gone in state.throughputs.keys() - set(hosts):
+            del state.throughputs[gone]
+        for host in hosts:
+            rate = self._network.throughput(host)
+            if not is_rate(rate):
+                continue
+            if (steady := state.throughputs.get(host)) is None:
+                state.throughputs[host] = SteadyRate.begin(rate)
+                changed = True
+            else:
+                changed = steady.add(rate) or changed
+        return changed
+
+    def _observe(self, now_ns: int) -> bool:
+        """Note how long the contributions of the round that was folded took to arrive. Returns whether
+        enough rounds were observed since the last decision."""
+        state, routing = self._state, self._routing
+        held = routing.held(routing.routes) if routing.at_goal and state.opened_ns else {}
+        for server, arrived_ns in state.arrived_ns.items():
+            if held.get(server) and arrived_ns > state.opened_ns:
+                seconds = (arrived_ns - state.opened_ns) / 1e9
+                points = state.observed.setdefault(server, [])
+                points.append((float(held[server]), seconds))
+                del points[:-_ROUNDS]
+        for gone in state.observed.keys() - routing.addresses.keys():
+            del state.observed[gone]
+        state.arrived_ns.clear()
+        state.opened_ns = now_ns
+        state.rounds += bool(held)
+        if state.rounds < _ROUNDS:
+            return False
+        state.rounds = 0
+        return True
+
+    def _forecast(self) -> Forecast | None:
+        servers, state = self._routing.staying, self._state
+        if self._elastic:
+            return forecast_elastic(servers, state.observed)
+        workers: dict[str, int] = {}
+        for member in self._view.members():
+            host = self._network.host_of(worker_name(member.worker))
+            workers[host] = workers.get(host, 0) + 1
+        return forecast_aware(
+            self._routing.nbytes,
+            {server: self._network.host_of(server_name(server)) for server in servers},
+            workers,
+            {host: steady.value for host, steady in state.throughputs.items()},
+            self._network.rate,
+            self._job.replicas,
+            _sent_share(self._job),
+        )
+
+    # -- the decision --------------------------------------------------------------------------
+
+    def _consider(self, forecast: Forecast, rounds: int) -> bool:
+        """Adopt a new assignment if it pays in so many rounds, and did at the last measurement."""
+        state, routing, lines = self._state, self._routing, forecast.lines
+        held = routing.held(routing.routes)
+        now_s = forecast.seconds(held)
+        # no assignment of whole slices is faster than this division of the model
+        shares = water_fill([*lines.values()], sum(held.values()))
+        divided = dict(zip(lines, shares, strict=True))
+        goal = routing.routes
+        if Prospect(now_s, forecast.seconds(divided)).pays(rounds, self._measured):
+            goal = routing.propose(lines)
+        prospect = self._prospect(forecast, now_s, goal)
+        pays = prospect.pays(rounds, self._measured)
+        state.wanted = state.wanted + 1 if pays else 0
+        # what `elastic` has observed is a mean over many rounds already
+        if state.wanted < (1 if self._elastic else CONFIRMATIONS):
+            return False
+        state.wanted = 0
+        self._note(forecast, prospect, goal, rounds)
+        routing.adopt(goal)
+        return True
+
+    @property
+    def _measured(self) -> int:
+        """Of how many measurements each rate is the mean."""
+        if self._elastic:
+            return _ROUNDS
+        return min(steady.count for steady in self._state.throughputs.values())
+
+    def _prospect(self, forecast: Forecast, now_s: float, goal: Routes) -> Prospect:
+        routing = self._routing
+        assert routing.spec is not None
+        fetched = {
+            pair: moving_nbytes(self._job, routing.spec, nbytes)
+            for pair, nbytes in routing.fetched(goal).items()
+        }
+        then_s = forecast.seconds(routing.held(goal))
+        return Prospect(now_s, then_s, moving_s(fetched, forecast.rates), sum(fetched.values()))
+
+    def _note(self, forecast: Forecast, prospect: Prospect, goal: Routes, rounds: int) -> None:
+        routes = self._routing.routes
+        changed = sum(now.primary != then.primary for now, then in zip(routes, goal, strict=True))
+        self._outbox.note(
+            "reassigned",
+            scheme=self._job.placement,
+            slowest=server_name(forecast.slowest(self._routing.held(routes))),
+            now_s=prospect.now_s,
+            then_s=prospect.then_s,
+            gain=prospect.gain,
+            slices=changed,
+            nbytes=round(prospect.moving_nbytes),
+            moving_s=prospect.moving_s,
+            rounds=rounds,
+        )
+
+
+_SENT = {"same": 1.0, "bf16": 0.5}
+
+
+def _sent_share(job: JobSpec) -> float:
+    """How many bytes are pushed and pulled for each byte of a slice."""
+    pulled = _SENT[job.wire_dtype]
+    return (pulled + 0.25) / 2 if job.push == INT8 else pulled
