@@ -18,7 +18,7 @@ from tests.cluster.job_workers import JobWorkers
 from tests.cluster.ledger_job import ADDITION, FEW, finish, folded_with
 from tests.cluster.machines import Machines
 from tests.cluster.namespaces import network
-from tests.cluster.processes import Command, wait_until
+from tests.cluster.processes import Command, call, wait_until
 from tests.commands.start import Process
 
 LEAD_TIMEOUT_S = 6
@@ -150,6 +150,44 @@ def test_a_server_that_is_told_to_leave_twice_ends_at_once(tmp_path: Path) -> No
         assert site.outside[1].wait(30) == 128 + signal.SIGTERM
         site.job_workers.until(lambda: site.command.journal("server-lost"), "s1 is missed")
         finish(site.job_workers)
+
+
+def test_a_server_whose_slices_cannot_move_says_why_it_stays(tmp_path: Path) -> None:
+    tally = LEDGER.parent / "tally.py"
+    flags = ("--kind", "statistics", "--sync", "asp", "--min-step", "100ms")
+    flags += ("--workers", 1, "--servers", 2, "--local-servers", 1, "--target-accuracy", 1.0)
+    with Command(tally, *flags, cwd=tmp_path) as command:
+        server = command.serve()
+        wait_until(lambda: command.journal("placed"), "training begins")
+        os.kill(server.pid, signal.SIGTERM)
+        assert server.stderr is not None
+        read = iter(server.stderr.readline, "")
+        line = next(line for line in read if "s1 stays in the job: " in line)
+        assert "slices cannot move under --sync asp --kind statistics" in line
+        os.kill(server.pid, signal.SIGTERM)
+        assert server.wait(30) == 128 + signal.SIGTERM
+
+
+def test_a_server_without_a_slice_says_so(tmp_path: Path) -> None:
+    (tmp_path / "job.py").write_text(OPTIMIZED.replace("64, 64", "1, 1").replace(" 64", " 1"))
+    flags = ("--workers", 1, "--servers", 3, "--rounds", 100_000, "--min-step", "10ms")
+    with Command("job.py", *flags, cwd=tmp_path) as command:
+        command.await_round(1)
+        (placed,) = command.journal("placed")
+        holder = placed["slices"].index(1, 1)
+        server = command.serve()
+        assert server.stderr is not None
+        read = iter(server.stderr.readline, "")
+        next(line for line in read if "s3: no slices yet (the model has 2)" in line)
+        for number in {1, 2} - {holder}:
+            drain(tmp_path, number)  # it holds no slice, so s3 gets none
+        drain(tmp_path, holder)
+        next(line for line in read if "s3: the first slices come now (1 of 2)" in line)
+
+
+def drain(cwd: Path, number: int) -> None:
+    drained = call("drain", "run", f"s{number}", cwd=cwd)
+    assert drained.returncode == 0, drained.stderr
 
 
 def test_a_local_server_is_replaced_by_one_started_by_command(tmp_path: Path) -> None:

@@ -24,6 +24,12 @@ WITHOUT_PARAMETERS = "stopped-without-parameters"
 read the final parameters."""
 TRACE_ENDS = "trace-ends"
 """The name of the report that a process can no longer write its trace."""
+STAYS = "stays"
+"""The name of the report that this server has asked to leave and cannot."""
+NO_SLICE = "no-slice"
+"""The name of the report that this server has joined the job and holds no slice."""
+FIRST_SLICES = "first-slices"
+"""The name of the report that this server gets its first slices, after `NO_SLICE`."""
 
 
 class Send(Effect, frozen=True):

@@ -49,6 +49,7 @@ LEAD_TO_SERVER = (
     m.Collect,
     m.Capture,
     m.Cut,
+    m.Stays,
     m.Stop,
 )  # the lead also sends `Alive`, which is its heartbeat
 

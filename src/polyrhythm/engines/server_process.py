@@ -301,7 +301,8 @@ def serve_remote(
         if signals and not told:
             told = True
             say(
-                f"{name} moves its slices to other servers, then leaves; a second signal ends it at once"
+                f"{name} asks the lead to move its slices to other servers, and then leaves; a second"
+                " signal ends it at once"
             )
     node.close()
     listeners.close()

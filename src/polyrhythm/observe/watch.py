@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from polyrhythm.core.effects import TRACE_ENDS, WITHOUT_PARAMETERS
+from polyrhythm.core.effects import FIRST_SLICES, NO_SLICE, STAYS, TRACE_ENDS, WITHOUT_PARAMETERS
 from polyrhythm.core.liveness import HEARD, SILENT
 from polyrhythm.observe.journal import whole_lines
 from polyrhythm.observe.reasons import in_words, limit_in_words
@@ -88,6 +88,13 @@ def report_in_words(what: str, names: Iterable[str], fields: Mapping[str, Any]) 
         return f"{who}: left the training loop without the final parameters: {why}"
     if what == TRACE_ENDS:
         return f"{who}: the trace ends early ({fields['detail']}); training goes on"
+    if what == STAYS:
+        why = in_words(Reason(fields["reason"], fields["fields"]))
+        return f"{who} stays in the job: {why}"
+    if what == NO_SLICE:
+        return f"{who}: no slices yet (the model has {fields['of']})"
+    if what == FIRST_SLICES:
+        return f"{who}: the first slices come now ({fields['held']} of {fields['of']})"
     return (
         f"{who}: the lead has sent nothing for {fields['silent_s']:.1f} s; it is suspect after"
         f" {limit_in_words(fields)}, and given up after {fields['timeout_s']:g} s (--lead-timeout)"

@@ -57,6 +57,7 @@ class EventType(IntEnum):
     DISMISSED = 70
     DRAIN = 71
     MEASURED = 72
+    STAYS = 73
     # messages between a primary and its replicas
     COPY = 80
     COPIED = 81

@@ -221,3 +221,17 @@ def test_a_page_of_the_journal_is_sent_in_every_phase_of_a_job_and_is_not_noted(
         assert [drop.peer for drop in of(effects, fx.Drop)] == [LINK], "one page for each link"
         assert not of(effects, fx.Note), "the journal would grow whenever it is read"
         go_on()
+
+
+@pytest.mark.parametrize(
+    ("job", "code"),
+    [({"sync": "asp", "kind": "statistics"}, "slices-stay"), ({"rounds": 1}, "ending-already")],
+)
+def test_a_server_that_asks_to_leave_and_cannot_is_told_why(job: dict[str, Any], code: str) -> None:
+    stage = Stage(workers=1, servers=2, **job).begin()
+    if code == "ending-already":
+        stage.contribute(0, 1)
+        stage.folded(1)
+    (effect,) = stage.tell(m.Drain(server=1))
+    assert isinstance(effect, fx.Send) and effect.to == "s1"
+    assert isinstance(effect.message, m.Stays) and effect.message.reason.code == code

@@ -5,6 +5,7 @@ from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
 from polyrhythm.core.server.machine import ServerMachine
 from polyrhythm.observe.reasons import in_words
+from polyrhythm.observe.watch import report_in_words
 from polyrhythm.wire import messages as m
 from polyrhythm.wire.messages.reasons import refused
 from tests.core.stage import of, sent, spec
@@ -388,3 +389,26 @@ def test_a_fold_under_way_does_not_acknowledge_a_later_incarnation() -> None:
         server.handle(event, 1)
     effects = server.handle(m.Copied(routing=2, server=1, rows=(m.Row(-1, 0, 1),)), 1)
     assert sent(effects, m.Folded, "lead") and acknowledged(list(effects)) == []
+
+
+def test_a_server_without_a_slice_reports_it_until_it_gets_one() -> None:
+    server = ServerMachine(2, m.JobSpec(job="j", servers=2))
+
+    def reports(routing: int, *routes: m.Route) -> list[str]:
+        news = m.Place(term=1, routing=routing, spec=spec((200,)), routes=routes, fresh=False)
+        effects = list(server.handle(news, 1))
+        for effect in of(effects, fx.Reroute):
+            effects += server.handle(ev.Rerouted(effect.routing, 0, ()), 1)
+        return [note.what for note in of(effects, fx.Note)]
+
+    assert reports(1, *ROUTES) == [fx.NO_SLICE]
+    assert reports(2, *ROUTES) == []
+    assert reports(3, m.Route(0, (), (2,)), *ROUTES[1:]) == [fx.FIRST_SLICES]
+    assert reports(4, *ROUTES) == [], "it is drained"
+
+
+def test_a_server_that_cannot_leave_reports_why() -> None:
+    seat = Seat().begin()
+    (note,) = seat.tell(m.Stays(term=1, reason=refused("the job is ending")))
+    words = report_in_words(note.what, ("s1",), note.fields)
+    assert words == "s1 stays in the job: the job is ending"

@@ -94,9 +94,12 @@ class OperatorRequests:
         """Drain a server that asks for it. Before round 1, tell it to leave at once. A
         server whose slices cannot move stays, and so does every server while the job ends, because the
         model may not be saved yet."""
-        if self._ending.begun or self._servers.slices_stay:
+        if (fault := self._drain(message.server, "", now_ns)) is None:
             return
-        if (fault := self._drain(message.server, "", now_ns)) is not None:
+        if self._ending.begun or self._servers.slices_stay:
+            term = self._outbox.seat.term
+            self._outbox.tell_servers(m.Stays(term=term, reason=fault), (message.server,))
+        else:
             self._outbox.stop_server(message.server, fault)
 
     def _drain(self, server: int, by: str, now_ns: int) -> Reason | None:

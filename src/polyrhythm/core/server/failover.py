@@ -9,7 +9,17 @@ every replica has made the step too.*
 from collections.abc import Sequence
 
 from polyrhythm.core import events as ev
-from polyrhythm.core.effects import Build, Drop, Reach, Reroute, Send, SendState
+from polyrhythm.core.effects import (
+    FIRST_SLICES,
+    NO_SLICE,
+    Build,
+    Drop,
+    Note,
+    Reach,
+    Reroute,
+    Send,
+    SendState,
+)
 from polyrhythm.core.links import Links
 from polyrhythm.core.machine import Reason
 from polyrhythm.core.names import server_name
@@ -33,6 +43,8 @@ class Failover:
         """The routing epoch in which this server was told to allocate slices and wait for their
         initial contents; 0 if this server has reported that it has these contents."""
         self._built = False
+        self._has_none = False
+        """Whether this server has joined the job and holds no slice yet."""
         self._fetches: dict[int, m.Fetch] = {}
         """Per server, its request for states of slices, while this server cannot answer the request
         yet."""
@@ -49,6 +61,7 @@ class Failover:
         state, place = self._state, self._state.epoch.place
         assert place is not None
         holders = [set(r.holders) for r in place.routes if state.server in r.holders]
+        self._note_slices(len(holders), len(place.routes))
         # The link to the lead's server exists already.
         partners = set().union(*holders) - {state.server, state.seat.server}
         specs = [spec for spec in place.servers if spec.server in partners]
@@ -66,6 +79,18 @@ class Failover:
             me = next(s.incarnation for s in place.servers if s.server == state.server)
             state.out.append(Reach(self.partners.dial(specs), me))
         self.place_if_ready()
+
+    def _note_slices(self, held: int, slices: int) -> None:
+        """Report that this server has joined and holds no slice, and later that it gets some."""
+        if not self._built and not held:
+            self._report(NO_SLICE, held, slices)
+        elif self._has_none and held:
+            self._report(FIRST_SLICES, held, slices)
+
+    def _report(self, what: str, held: int, slices: int) -> None:
+        self._has_none = not held
+        if self._state.seat.server != self._state.server:  # the lead has the journal
+            self._state.out.append(Note(what, {"held": held, "of": slices}))
 
     def _enlist(self) -> None:
         """Set the members that came with `Place`. A server that is the primary of no slice learns the

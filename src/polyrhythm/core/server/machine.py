@@ -10,7 +10,16 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 from polyrhythm.core import events as ev
-from polyrhythm.core.effects import Beat, CopyParameters, Drop, End, Note, SendParameters, TakeCut
+from polyrhythm.core.effects import (
+    STAYS,
+    Beat,
+    CopyParameters,
+    Drop,
+    End,
+    Note,
+    SendParameters,
+    TakeCut,
+)
 from polyrhythm.core.liveness import Heartbeat, LeadWatch
 from polyrhythm.core.machine import Effect, Reason, Waiting
 from polyrhythm.core.names import server_number, worker_name, worker_number
@@ -204,9 +213,12 @@ class ServerMachine:
         self._failover.confirm(message, now_ns, adopted=True)
 
     def _on_drain_asked(self, event: ev.DrainAsked, now_ns: int) -> None:
-        """Ask the lead to drain this server, which wants to leave. The lead's `Stop` is the
-        answer."""
+        """Ask the lead to drain this server, which wants to leave. The lead's answer is `Stop` or
+        `Stays`."""
         self.state.tell_lead(m.Drain(**self.state.identity()))
+
+    def _on_stays(self, message: m.Stays, now_ns: int) -> None:
+        self.state.out.append(Note(STAYS, message.reason.noted()))
 
     # -- contributions and folds ---------------------------------------------------------------
 
@@ -397,5 +409,6 @@ class ServerMachine:
         ev.LinkClosed: _on_link_closed,
         m.Collect: _on_collect,
         m.Capture: _on_capture,
+        m.Stays: _on_stays,
         m.Stop: _on_stop,
     }

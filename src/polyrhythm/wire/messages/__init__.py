@@ -105,6 +105,7 @@ from polyrhythm.wire.messages.servers import (
     Placed,
     Seed,
     Seeded,
+    Stays,
     Unreachable,
 )
 from polyrhythm.wire.messages.specs import (
@@ -229,6 +230,7 @@ __all__ = [
     "Stamp",
     "State",
     "StateName",
+    "Stays",
     "Stop",
     "Target",
     "TensorSpec",
@@ -289,6 +291,7 @@ EVENT_TYPES: dict[type[Message], EventType] = {
     Dismissed: EventType.DISMISSED,
     Drain: EventType.DRAIN,
     Measured: EventType.MEASURED,
+    Stays: EventType.STAYS,
     Copy: EventType.COPY,
     Copied: EventType.COPIED,
     Fetch: EventType.FETCH,

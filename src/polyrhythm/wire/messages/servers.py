@@ -5,6 +5,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from polyrhythm.wire.messages.fields import Amount, Count, Message
+from polyrhythm.wire.messages.reasons import Reason
 from polyrhythm.wire.messages.specs import MemberSpec, ModelSpec, Route, Row, ServerSpec
 
 
@@ -30,7 +31,13 @@ class Placed(Message, frozen=True, kw_only=True):
 
 class Drain(Message, frozen=True, kw_only=True):
     """This server asks the lead to move its slices to other servers, so that it can leave. The lead
-    answers with `Stop` when the server has nothing any more, or cannot be drained."""
+    answers with `Stop` when the server has nothing any more, or with `Stays`."""
+
+
+class Stays(Message, frozen=True, kw_only=True):
+    """The lead tells a server why it cannot be drained."""
+
+    reason: Reason
 
 
 class Seed(Message, frozen=True, kw_only=True):

@@ -194,10 +194,10 @@ class Servers:
             return Reason("drain-unknown", {"server": server, "servers": list(routing.servers)})
         if server == self._outbox.seat.server:
             return Reason("drain-lead", {"server": server})
-        if not routing.all_seeded:
-            return Reason("drain-early", {"server": server})
         if routing.slices_stay:
             return Reason("slices-stay", {"kind": self._job.kind, "sync": self._job.sync})
+        if not routing.all_seeded:
+            return Reason("drain-early", {"server": server})
         if server in routing.draining:
             return None
         self._outbox.note("draining", server=server, by=by, slices=routing.slice_count(server))
