@@ -10,6 +10,8 @@ from polyrhythm.wire.frames import Land, Limits
 from polyrhythm.wire.messages import Message
 
 Sendable: TypeAlias = memoryview | Piece
+Measure: TypeAlias = Callable[[str, int, int, int], None]
+"""Called with the peer of a link, and with the times between which this many bytes came."""
 
 
 class Payload:
@@ -80,6 +82,9 @@ class Link(Protocol):
     def land_with(self, land: Land) -> None:
         """Let `land` choose the memory into which payloads are received, if they travel as
         bytes."""
+
+    def measure_with(self, measure: Measure) -> None:
+        """Measure at which rate long payloads arrive, if they travel as bytes."""
 
     def close(self) -> None:
         """Send the queued messages, then end the link. The threads that read it, at both ends, then

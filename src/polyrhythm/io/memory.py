@@ -7,7 +7,7 @@ from queue import SimpleQueue
 
 from polyrhythm.core.link_kinds import MEMORY
 from polyrhythm.errors import LinkEnded
-from polyrhythm.io.link import Payload, Sendable
+from polyrhythm.io.link import Measure, Payload, Sendable
 from polyrhythm.io.segments import Piece
 from polyrhythm.wire.digests import Digest
 from polyrhythm.wire.frames import Land, Limits
@@ -38,6 +38,9 @@ class MemoryLink:
         pass
 
     def land_with(self, land: Land) -> None:
+        pass
+
+    def measure_with(self, measure: Measure) -> None:
         pass
 
     def send(

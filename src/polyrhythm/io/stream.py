@@ -18,22 +18,34 @@ Closes the sockets of this process in processes that it forks.
 A training loop may fork, for example for the processes of a `DataLoader`. *If such a process kept a
 copy of a socket, the link would not end with the worker's death, and the death would be noticed
 late.*
+
+How a link measures its rate (Aware, §3.2).
+
+The head of a frame is the paper's forecast message: when it has been read, the clock starts, and it
+stops when the last byte of the payload has been read. *What counts are the bytes that arrive in
+between, whether they are read or not*: a reader that was busy finds bytes in the socket's buffer that
+came earlier, at a time that is not known. If the next frame follows without a break, the clock goes on.
 """
 
+import fcntl
 import os
 import select
 import socket
+import struct
+import termios
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 from weakref import WeakSet
 
+from polyrhythm.core.placement.bursts import LEAST_NBYTES
 from polyrhythm.errors import LinkEnded
 from polyrhythm.io.carrier import ALL, NOW, SOME, Carrier, Wrapped
 from polyrhythm.io.limits import usable_cores
-from polyrhythm.io.link import Payload, PollableLink, Sendable
+from polyrhythm.io.link import Measure, Payload, PollableLink, Sendable
 from polyrhythm.io.segments import Fingerprint, Piece
 from polyrhythm.wire.digests import PIECE_NBYTES, Buffer, Digest
 from polyrhythm.wire.frames import FLAG_REFERENCE, STRANGER, Decoder, Draft, Land, Limits, nbytes_of
@@ -158,6 +170,27 @@ _LINGER_S = 2.0
 """How long `close` waits for queued frames to be written."""
 
 _NO_PAYLOAD: Wrapped = (0, [], [])
+_NOTHING = struct.pack("i", 0)
+
+
+def unread_nbytes(sock: socket.socket) -> int:
+    """How many bytes have arrived at this socket that were not read yet."""
+    return int(struct.unpack("i", fcntl.ioctl(sock, termios.FIONREAD, _NOTHING))[0])
+
+
+class Mark(NamedTuple):
+    """How many bytes have arrived over a link until some time."""
+
+    at_ns: int
+    nbytes: int
+
+    def goes_on(self, began: "Mark", now: "Mark") -> bool:
+        """Whether bytes have come since then, the end of a frame that began at `began`, at least half as
+        fast as during this frame."""
+        arrived = (now.nbytes - self.nbytes) * (self.at_ns - began.at_ns)
+        return self.at_ns > 0 and 2 * arrived >= (now.at_ns - self.at_ns) * (
+            self.nbytes - began.nbytes
+        )
 
 
 class StreamLink:
@@ -184,6 +217,11 @@ class StreamLink:
         self.unfinished = False
         """Whether the last `receive_ready` stopped at its limit `most`."""
         self.arrivals = 0
+        self._measure: Measure | None = None
+        self._awaited: int | None = None
+        """How many bytes of the present payload were missing when its head had been read."""
+        self._began = self._ended = Mark(0, 0)
+        self._read_nbytes = 0
 
     @property
     def unsent(self) -> bool:
@@ -227,6 +265,10 @@ class StreamLink:
 
     def land_with(self, land: Land) -> None:
         self._decoder.land = land
+
+    def measure_with(self, measure: Measure) -> None:
+        if not self.kind.has_payload_references:
+            self._measure = measure
 
     # -- receiving -----------------------------------------------------------------------------
 
@@ -284,9 +326,28 @@ class StreamLink:
 
     def _take(self) -> tuple[Message, Payload | None] | None:
         while (frame := self._decoder.next()) is not None:
+            if self._awaited is not None:
+                self._end_measuring()
             if not self._carrier.consumes(frame):
                 return frame.message, self._carrier.unwrap(frame)
+        if self._measure is not None and self._awaited is None and self._decoder.in_payload:
+            self._begin_measuring()
         return None
+
+    def _begin_measuring(self) -> None:
+        """The head of a frame has been read, and its payload follows."""
+        self._awaited = self._decoder.missing
+        if self._awaited >= LEAST_NBYTES:
+            now = Mark(time.monotonic_ns(), self._read_nbytes + unread_nbytes(self._sock))
+            self._began = self._ended if self._ended.goes_on(self._began, now) else now
+
+    def _end_measuring(self) -> None:
+        awaited, self._awaited = self._awaited or 0, None
+        if self._measure is not None and awaited >= LEAST_NBYTES:
+            began = self._began
+            self._ended = Mark(time.monotonic_ns(), self._read_nbytes + unread_nbytes(self._sock))
+            arrived = self._ended.nbytes - began.nbytes
+            self._measure(self.peer, began.at_ns, self._ended.at_ns, arrived)
 
     def _read(self, target: memoryview, wait: int) -> int:
         try:
@@ -301,6 +362,7 @@ class StreamLink:
             where = "" if self._decoder.idle else " in the middle of a frame"
             raise LinkEnded(f"{self.peer} closed the link{where}")
         self.arrivals += 1
+        self._read_nbytes += nbytes
         self._decoder.landed(nbytes)
 
     # -- sending -------------------------------------------------------------------------------

@@ -87,17 +87,15 @@ class Simulation:
         self._journal = journal
         self._lives: Counter[int] = Counter()
         """How often a server was started, by its number."""
+        self._cards = [Card(clock, host.outgoing, host.incoming) for host in scenario.hosts]
+        self._host_of = {
+            name: number for number, host in enumerate(scenario.hosts) for name in host.processes()
+        }
+        """The number of the host of each process whose host has a network card."""
         self.servers = [self._make_server(server) for server in range(scenario.job.servers)]
         if self._checker is not None:
             self._checker.is_member = self._is_member
         self._cast = {spec.name: spec for spec in scenario.cast()}
-        self._cards = [Card(clock, host.outgoing, host.incoming) for host in scenario.hosts]
-        self._card_of = {
-            name: card
-            for host, card in zip(scenario.hosts, self._cards, strict=True)
-            for name in host.processes()
-        }
-        """The network card of each process whose host has one."""
         self._silent: set[frozenset[str]] = set()
         """The pairs of processes between which nothing passes."""
         self._began_ns = clock.now_ns
@@ -127,7 +125,17 @@ class Simulation:
             dial=self._dial_server,
             life=self._lives[server],
             kept_nbytes=self.scenario.job.kept,
+            host=self._host_name(server_name(server)),
         )
+
+    def _card_of(self, name: str) -> Card | None:
+        number = self._host_of.get(name)
+        return None if number is None else self._cards[number]
+
+    def _host_name(self, name: str) -> str:
+        """The name of a process's host; empty if the host has no network card."""
+        number = self._host_of.get(name)
+        return "" if number is None else f"host-{number}"
 
     def run(self) -> fx.End:
         clock, lead = self._clock, self._lead
@@ -180,7 +188,7 @@ class Simulation:
     ) -> Channel:
         """Open a link between two processes. `names`: the name by which each knows the other, if it
         is not the name of the process."""
-        near_card, far_card = (self._card_of.get(process.name) for process in (near, far))
+        near_card, far_card = (self._card_of(process.name) for process in (near, far))
         cards = (None, None) if near_card is far_card else (near_card, far_card)
         both = names or (near.name, far.name)
         return link(self._clock, self._rng, table, near, far, both, cards)
@@ -207,6 +215,7 @@ class Simulation:
             dial_worker=self._dial_worker,
             point_nbytes=self.scenario.job.point,
             memory=spec.table.memory,
+            host=self._host_name(spec.name),
         )
         before = self.workers.get(spec.name)
         if before is None or not before.alive:

@@ -181,6 +181,11 @@ class Decoder:
         """Whether the next bytes are received directly into a payload's place."""
         return self._payload is not None
 
+    @property
+    def missing(self) -> int:
+        """How many bytes of the payload have not been received yet."""
+        return 0 if self._payload is None else len(self._payload) - self._filled
+
     def target(self) -> memoryview:
         if self._payload is not None:
             rest = len(self._payload) - self._filled

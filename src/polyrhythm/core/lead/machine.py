@@ -225,6 +225,7 @@ class LeadMachine:
             self._lifecycle.refuse(member, fault, now_ns)
         else:
             self._cuts.on_computed(message.report.compute_ns)
+            self._network.on_contribution(worker_name(message.worker))
             self._counting.on_trailer(message, member, now_ns)
 
     def _on_arrived(self, message: m.Arrived, now_ns: int) -> None:
@@ -462,7 +463,9 @@ class LeadMachine:
         if not self._lifecycle.on_heartbeat(message, now_ns):
             self._servers.beat(message.server, now_ns)
         self._broken.expire(now_ns)
-        self._network.settle(now_ns)
+        if not self._mode.promotes_in_folds:
+            entered = (worker_name(worker) for worker, _ in self.view.entered())
+            self._network.settle(now_ns, entered)
         if (line := self._waiting.line(now_ns)) is not None:
             self._outbox.note("waiting", **line)
 

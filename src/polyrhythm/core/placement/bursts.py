@@ -1,19 +1,18 @@
 """What a process remembers of the bytes that it receives, until it reports them to the lead.
 
-A burst is counted if its payloads are long enough, and lasts long enough. *The receiver notices the
-begin and the end of a burst late, by the time that a thread needs to wake up: about 50 microseconds.
-So a burst of less than a fifth of a millisecond is not counted, and no payload of less than 32 KiB,
-which a link of 1 Gbit/s carries in a quarter of a millisecond.* Bursts that follow each other without a
-break, or nearly, are one burst.
+A burst is counted if it is long enough. *The receiver notices its begin and its end late, by the time
+that a thread needs to wake up: about 50 microseconds. So a burst of less than a fifth of a millisecond
+is not counted, and none of less than 8 KiB, which are only a few packets.* A probe slice (`slices.py`)
+has 40 kB, of which the first packets come together with the head of its frame. Bursts that follow each
+other without a break, or nearly, are one burst.
 """
 
 from polyrhythm.wire.messages.bursts import MOST_BURSTS, Burst, Received
 
-LEAST_NBYTES = 32 * 1024
-"""A payload that is shorter says nothing. The probe slices are longer (`slices.py`)."""
+LEAST_NBYTES = 8 * 1024
 _LEAST_NS = 200_000
-_BREAK_NS = 1_000_000
-"""A pause of the sender this short does not end a burst."""
+_BREAK = 0.1
+"""A pause that is shorter than this part of the bursts on both sides does not end a burst."""
 _LIKE = 1.5
 """Bursts are joined only if their rates do not differ by more than this factor: the lead looks for the
 times at which most bytes arrived."""
@@ -64,10 +63,10 @@ class Bursts:
 
 
 def _continues(before: Burst, burst: Burst) -> bool:
-    if burst.began_ns - before.ended_ns > _BREAK_NS:
+    lengths = (before.ended_ns - before.began_ns, burst.ended_ns - burst.began_ns)
+    if burst.began_ns - before.ended_ns > _BREAK * min(lengths):
         return False
-    first = before.nbytes / (before.ended_ns - before.began_ns)
-    second = burst.nbytes / (burst.ended_ns - burst.began_ns)
+    first, second = before.nbytes / lengths[0], burst.nbytes / lengths[1]
     return first <= second * _LIKE and second <= first * _LIKE
 
 

@@ -5,9 +5,9 @@ A receiver reports bursts (`bursts.py`): bytes that came from one process withou
 that overlap. *So links that share a network card are added only while they are busy at the same time.*
 The paper adds average rates, s_ij over all j (Eq. 8), and so counts a card twice whose links take turns.
 
-*A host that waits for slower ones shows less than it can do.* So a rate is the mean over the busiest
-quarter of the busy time, and not over all of it. The throughput S_i of a host is the smaller of what it
-sends and what it receives.
+*A host that waits for slower ones shows less than it can do.* So a rate is that of the busiest quarter
+of the bytes, and not the mean over the busy time. The throughput S_i of a host is the smaller of what
+it sends and what it receives.
 
 Averages forget: a new rate that differs little moves the average by a third of the difference. One that
 differs by more than a quarter moves it by half, and a second one in the same direction replaces it.
@@ -79,6 +79,8 @@ class Network(msgspec.Struct, kw_only=True):
     """Per host: the last differences between the lead's clock, when a report came, and the host's clock,
     when it was made. The smallest is the one with the least delay."""
     _settled_ns: int = 0
+    _heard: set[str] = set()
+    """The workers that have sent contributions since then."""
 
     @property
     def hosts(self) -> tuple[str, ...]:
@@ -146,10 +148,19 @@ class Network(msgspec.Struct, kw_only=True):
                 began_ns, ended_ns = burst.began_ns + offset_ns, burst.ended_ns + offset_ns
                 self._fresh.append(Transfer(source, target, began_ns, ended_ns, burst.nbytes))
 
-    def settle(self, now_ns: int) -> bool:
-        """Take the transfers since the last time into the averages. Returns whether there were any."""
+    def on_contribution(self, worker: str) -> None:
+        """A worker has sent a contribution."""
+        self._heard.add(worker)
+
+    def settle(self, now_ns: int, workers: Iterable[str] = ()) -> bool:
+        """Take the transfers since the last time into the averages, if all of these workers have sent
+        contributions since then. Returns whether there were any. *The time between must contain the
+        traffic of every worker: in a part of a round, the fastest hosts may only send to slow ones.*"""
         if not self._fresh or now_ns < self._settled_ns + _EVERY_NS:
             return False
+        if not self._heard.issuperset(workers):
+            return False
+        self._heard.clear()
         self._settled_ns = now_ns
         fresh, self._fresh = self._fresh, []
         links: dict[tuple[str, str], list[Transfer]] = {}
@@ -184,8 +195,8 @@ def is_plausible(burst: Burst, at_ns: int) -> bool:
 
 
 def busiest_rate(transfers: Iterable[Transfer]) -> float:
-    """The mean of the total rate of these transfers over the busiest quarter of the time in which at
-    least one of them is under way."""
+    """The rate at which the busiest quarter of the bytes of these transfers came: the bytes are ordered
+    by the total rate of all transfers that are under way with theirs."""
     changes: dict[int, tuple[float, int]] = {}
     for item in transfers:
         rate = item.nbytes * 1e9 / (item.ended_ns - item.began_ns)
@@ -199,12 +210,12 @@ def busiest_rate(transfers: Iterable[Transfer]) -> float:
             segments.append((total, at_ns - since_ns))
         rate, more = changes[at_ns]
         total, count, since_ns = total + rate, count + more, at_ns
-    wanted = _BUSIEST * sum(length for _, length in segments)
-    left, nbytes = wanted, 0.0
+    left = wanted = _BUSIEST * sum(rate * length for rate, length in segments)
+    time_ns = 0.0
     for rate, length in sorted(segments, reverse=True):
-        taken = min(left, length)
-        nbytes += rate * taken
+        taken = min(left, rate * length)
+        time_ns += taken / rate
         left -= taken
         if left <= 0:
             break
-    return nbytes / wanted
+    return wanted / time_ns

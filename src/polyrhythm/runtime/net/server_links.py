@@ -16,7 +16,7 @@ from polyrhythm.core.seat import Seat
 from polyrhythm.core.senders import called, hello_event
 from polyrhythm.core.values import plain
 from polyrhythm.errors import LinkEnded, LinkError, Refused
-from polyrhythm.io.link import Link
+from polyrhythm.io.link import Link, Measure
 from polyrhythm.observe.journal import Journal
 from polyrhythm.runtime.driver import Driver
 from polyrhythm.runtime.net.boundary import fault_of
@@ -47,11 +47,12 @@ class ServerLinks:
         journal: Journal | None,
         take: Take,
         needs_thread: Callable[[Link], bool],
+        measure: Measure = lambda *burst: None,
         gone: Callable[[str], None] = lambda peer: None,
     ) -> None:
         """`me`: this server's hello. `leads`: whether the lead runs in this process. `seat`: where
         it runs, as far as this server knows. `take` is called with every message, and `gone` with
-        the name of a peer whose link has ended."""
+        the name of a peer whose link has ended. `measure`: see `Link.measure_with`."""
         self._me = me
         self._name = me.name
         self._peers = peers
@@ -69,6 +70,7 @@ class ServerLinks:
         self._dialer: Dialer | None = None
         self._closing = False
         self._gone = gone
+        self._measure = measure
         self.reading = LinkReaders(take, driver.run, driver.catch_up, self.end_link, needs_thread)
 
     def to(self, peer: str) -> Link | None:
@@ -82,6 +84,7 @@ class ServerLinks:
         runs elsewhere, this server's machine does. Before the decision, the link is read only if
         the lead runs in this process."""
         link.outlast(self._link_timeout_s)
+        link.measure_with(self._measure)
         if isinstance(hello, m.OperatorHello):
             link.peer = operator_name(next(self._operators))
         if self._leads:
@@ -133,6 +136,7 @@ class ServerLinks:
         self._dialer = dialer
         link.peer = self._seat().process_of(LEAD)
         link.outlast(self._link_timeout_s)
+        link.measure_with(self._measure)
         self._peers.add(link)
         self._driver.post(self._name, ev.LeadLinked(self._beats_s, self._lead_timeout_s))
         self.reading.begin(link)
@@ -159,6 +163,7 @@ class ServerLinks:
             return
         link.incarnation = spec.incarnation
         link.outlast(self._link_timeout_s)
+        link.measure_with(self._measure)
         replaced = self._peers.add(link)
         if replaced is link:
             hang_up(link)

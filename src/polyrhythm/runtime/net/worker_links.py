@@ -16,7 +16,7 @@ from polyrhythm.core.machine import Event
 from polyrhythm.core.names import LEAD
 from polyrhythm.core.seat import Seat
 from polyrhythm.core.values import plain
-from polyrhythm.io.link import Link, Payload, PollableLink
+from polyrhythm.io.link import Link, Measure, Payload, PollableLink
 from polyrhythm.io.poll import Poller
 from polyrhythm.runtime.net.boundary import fault_of
 from polyrhythm.runtime.net.dial import Dialer
@@ -40,12 +40,13 @@ class WorkerLinks:
         catch_up: Callable[[], None],
         post: Callable[[Event], None],
         seat: Callable[[], Seat],
+        measure: Measure = lambda *burst: None,
     ) -> None:
         """`take` is called with every message. `place_of` returns the memory into which a slice is
         received. `run` is called after `take` has been called with all messages that have arrived.
         `catch_up` is called instead when a link has ended: it returns when they are handled.
         `post` gets an event when a link has ended. `seat`: where the lead runs, as far as this
-        worker knows."""
+        worker knows. `measure`: see `Link.measure_with`."""
         self._dialer = dialer
         self._digest = digest
         self._secret = secret
@@ -55,6 +56,7 @@ class WorkerLinks:
         self._catch_up = catch_up
         self._post = post
         self._seat = seat
+        self._measure = measure
         self._peers = Peers()
         self._poller = Poller()
         self._reaching_ns = 0
@@ -123,6 +125,7 @@ class WorkerLinks:
         link.peer, link.incarnation = self._seat().process_of(peer), incarnation
         link.outlast(link_timeout_s(greeting.lead_timeout_s))
         link.land_with(self._place_of)
+        link.measure_with(self._measure)
         unused = self._peers.add(link)
         if unused is not None:
             self._forget(unused)

@@ -38,6 +38,7 @@ from polyrhythm.runtime.driver import Driver
 from polyrhythm.runtime.net.acceptor import ConnectionAcceptor, Listeners
 from polyrhythm.runtime.net.boundary import for_the_lead
 from polyrhythm.runtime.net.dial import Dialer
+from polyrhythm.runtime.net.meter import Meter
 from polyrhythm.runtime.net.peers import HeartbeatSender, Peers, QuietLinkReader
 from polyrhythm.runtime.net.server_links import ServerLinks
 from polyrhythm.runtime.options import NodeOptions
@@ -114,6 +115,7 @@ class ServerNode:
         self._optimizes = KINDS[job.kind].steps_on_servers and job.updater == "optimizer"
         self._checked: m.ModelSpec | None = None  # the model that `_check_model` has accepted last
         self._peers = Peers()
+        self._meter = Meter()
         self._report = options.report
         self._heard_throttle = HeardThrottle(job.heartbeat_s, job.lead_timeout_s)
         self._heartbeats = HeartbeatSender(self._peers)
@@ -161,6 +163,7 @@ class ServerNode:
             journal=journal,
             take=self._take,
             needs_thread=self._needs_thread,
+            measure=self._meter.add,
             gone=self.slices.free_states,
         )
         adding = RoundsAdding if traits_of(job.sync).rounds else OnArrivalAdding
@@ -295,17 +298,25 @@ class ServerNode:
         _EFFECTS[type(effect)](self, effect)
 
     def send(self, effect: fx.Send) -> None:
-        if effect.to == self.name or (effect.to == LEAD and self._leads):
-            self._driver.put(effect.to, effect.message)
+        if effect.to == LEAD and (received := self._meter.take()) is not None:
+            self._deliver(LEAD, self._measured(received))
+        self._deliver(effect.to, effect.message)
+
+    def _measured(self, received: m.Received) -> m.Measured:
+        return m.Measured(term=self._machine.seat.term, server=self._server, received=received)
+
+    def _deliver(self, to: str, message: m.Message) -> None:
+        if to == self.name or (to == LEAD and self._leads):
+            self._driver.put(to, message)
             return
-        link = self.links.to(effect.to)
+        link = self.links.to(to)
         if link is not None:
             at_once = crashpoint.ON or isinstance(
-                effect.message, m.Fold
+                message, m.Fold
             )  # do not delay a `Fold`, so that the other servers fold at the same time
-            link.send(effect.message, flush=at_once)
+            link.send(message, flush=at_once)
             self._peers.touch(link)
-            crashpoint.reach(self.name, "sent", effect.message)
+            crashpoint.reach(self.name, "sent", message)
 
     def _tell_server(self, server: int, message: m.Message, payload: Sequence[Sendable]) -> None:
         self._send_payload(server_name(server), message, payload)

@@ -21,6 +21,7 @@ from polyrhythm.core.worker.machine import WorkerMachine
 from polyrhythm.io.link import Link, Payload
 from polyrhythm.runtime.driver import Driver
 from polyrhythm.runtime.net.dial import Dialer
+from polyrhythm.runtime.net.meter import Meter
 from polyrhythm.runtime.net.worker_links import WorkerLinks
 from polyrhythm.runtime.options import NodeOptions
 from polyrhythm.runtime.trace import Origin, Trace
@@ -60,6 +61,7 @@ class MachineHost:
             before_tick=self._say_if_unread,
         )
         put = partial(self._driver.put, ME)
+        self._meter = Meter()
         self._landing = Landing(put)
         self._links = WorkerLinks(
             dialer,
@@ -71,6 +73,7 @@ class MachineHost:
             catch_up=self._driver.catch_up,
             post=partial(self._driver.post, ME),
             seat=lambda: self._machine.seat,
+            measure=self._meter.add,
         )
         self._heard_throttle = HeardThrottle()
         self._joining = Joiner(
@@ -153,9 +156,20 @@ class MachineHost:
 
     def send(self, effect: fx.Send) -> None:
         link = self._links.to(effect.to)
-        if link is not None:
-            link.send(effect.message, flush=False)
-            self._links.touch(link)
+        if link is None:
+            return
+        if effect.to == LEAD and self._machine.worker >= 0:
+            self._report_bursts(link)
+        link.send(effect.message, flush=False)
+        self._links.touch(link)
+
+    def _report_bursts(self, lead: Link) -> None:
+        """Queue what this worker has measured before a message to the lead, if there is news."""
+        received = self._meter.take()
+        if received is not None:
+            machine = self._machine
+            who = {"worker": machine.worker, "incarnation": machine.incarnation}
+            lead.send(m.Measured(term=machine.seat.term, **who, received=received), flush=False)
 
     def dial(self, effect: fx.Dial) -> None:
         self.job = self._machine.job

@@ -278,10 +278,8 @@ class ServerProcess(Process):
             except LinkError as error:
                 self.links.end_link(channel, str(error))
                 return
-        if self._bursts is not None and nbytes >= LEAST_NBYTES:
-            now_ns = self.clock.now_ns
-            began_ns = now_ns - int(nbytes * channel.ns_per_byte)
-            self._bursts.add(channel.peer, began_ns, now_ns, nbytes)
+        if self._bursts is not None and channel.first_byte_ns and nbytes >= LEAST_NBYTES:
+            self._bursts.add(channel.peer, channel.first_byte_ns, self.clock.now_ns, nbytes)
         self._adding.take(message, nbytes)
 
     def _add(self, message: m.Contribution) -> None:

@@ -195,12 +195,12 @@ class WorkerProcess(SingleProcess):
             self.run()
 
     def _measure(self, bursts: Bursts, channel: Channel, batch: Sequence[m.Message]) -> None:
-        """Measure what has come while the worker was ready to read it."""
+        """Measure what has come over network cards while the worker was ready to read it."""
         now_ns = self.clock.now_ns
         for message in batch:
             nbytes = self._nbytes.get(message.slice, 0) if type(message) is _PARAMETERS else 0
-            if nbytes >= LEAST_NBYTES:
-                bursts.add(channel.peer, now_ns - int(nbytes * channel.ns_per_byte), now_ns, nbytes)
+            if channel.first_byte_ns and nbytes >= LEAST_NBYTES:
+                bursts.add(channel.peer, channel.first_byte_ns, now_ns, nbytes)
 
     def _receive_points(self, batch: Sequence[m.Message]) -> None:
         """Receive points, even while the worker computes."""

@@ -16,7 +16,7 @@ def address(host: str) -> m.Address:
 def on_hosts() -> Stage:
     """Two workers and a server, each on a host. The host of the second worker has the name of the
     first one's."""
-    stage = Stage(workers=2, servers=0)
+    stage = Stage(workers=2, servers=0, sync="asp")
     stage.server(0, address=address("c"), host="c")
     stage.hello("worker-0", host="a", identity="boot-a/net/1000")
     stage.hello("worker-1", host="a", identity="boot-b/net/1000")
