@@ -78,6 +78,7 @@ picture: $(READY)
 bench: $(BENCH_READY)
 	$(BIN)/python -m benchmarks.stragglers --readme
 	$(BIN)/python -m benchmarks.exchange --readme
+	$(BIN)/python -m benchmarks.network --all --readme
 
 # Compare the scripts of examples/ with plain torch, and write the table in docs/examples.md. Known
 # results in runs/examples.json are kept: `make examples ONLY=gan` makes the runs of one script.

@@ -1,0 +1,162 @@
+"""The laboratory of network namespaces makes what it says, and leaves nothing behind."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from benchmarks.network import best, hosts, scenarios, shapes
+from benchmarks.network.__main__ import table
+from benchmarks.network.runs import IdleTime, Setting, polyrhythm
+
+ROOT = Path(__file__).parents[2]
+MB = 10**6
+
+
+@pytest.mark.parametrize(
+    ("model", "nbytes"), [("mobilenet", 21), ("resnet50", 94), ("alexnet", 228)]
+)
+def test_the_models_have_the_sizes_of_the_paper(model: str, nbytes: int) -> None:
+    assert shapes.nbytes_of(model) // MB == nbytes
+    assert shapes.nbytes_of("4000000") == 4 * MB
+
+
+def test_equal_rates_have_the_same_bound_as_an_all_reduce() -> None:
+    all_reduce_s = 2 * 5 / 6 * 21 * MB / (220 * best.BYTES)
+    rates = [220.0] * 6
+    assert best.colocated_s(21 * MB, rates) == pytest.approx(all_reduce_s)
+    assert best.colocated_apart_s(21 * MB, rates) == pytest.approx(all_reduce_s)
+    assert best.colocated_average_s(21 * MB, rates) == pytest.approx(all_reduce_s)
+
+
+def test_no_bound_is_above_that_of_equal_parts() -> None:
+    rates = [20.0, 50.0, 90.0, 150.0, 180.0, 220.0]
+    together, apart = best.colocated_s(MB, rates), best.colocated_apart_s(MB, rates)
+    assert together < apart <= 2 * together
+    assert together < best.colocated_average_s(MB, rates) <= (2 - 2 / 6) * together
+    dedicated = best.dedicated_average_s(MB, rates, 2) / best.dedicated_s(MB, rates, 2)
+    assert dedicated == pytest.approx(sum(rates) / 6 / 20)
+
+
+def test_a_failed_scenario_is_a_row_of_the_table() -> None:
+    assert "| equal: failed: s1 died | | | |" in table({"equal": {"failed": "s1 died\nbadly"}})
+
+
+def test_without_root_the_benchmark_says_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    reason = hosts.why_not()
+    assert reason is not None and "needs Linux, root" in reason and "not root" in reason
+
+
+laboratory = pytest.mark.skipif(
+    hosts.why_not() is not None, reason="network namespaces cannot be made here"
+)
+SEND = """
+import socket, sys
+taken = socket.create_connection((sys.argv[1], 7001))
+taken.sendall(bytes(int(sys.argv[2])))
+taken.shutdown(socket.SHUT_WR)
+taken.recv(1)
+"""
+TAKE = """
+import socket, sys, time
+listener = socket.create_server(("0.0.0.0", 7001))
+print("listens", flush=True)
+taken, _ = listener.accept()
+taken.recv(1)
+began = time.monotonic()
+count = 1
+while part := taken.recv(1 << 20):
+    count += len(part)
+print(count / (time.monotonic() - began), flush=True)
+"""
+
+
+def namespaces() -> list[str]:
+    told = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True)
+    mine = f"polylab{os.getpid()}-"
+    return [line for line in told.stdout.splitlines() if line.startswith(mine)]
+
+
+def rate_between(near: hosts.Host, far: hosts.Host, nbytes: int) -> float:
+    """The measured rate in Mbit/s."""
+    python = [sys.executable, "-c"]
+    with subprocess.Popen([*far.inside, *python, TAKE], stdout=subprocess.PIPE, text=True) as taker:
+        assert taker.stdout is not None
+        assert taker.stdout.readline() == "listens\n"
+        words = [*near.inside, *python, SEND, far.address, str(nbytes)]
+        subprocess.run(words, timeout=60, check=True)
+        return float(taker.stdout.readline()) / best.BYTES
+
+
+@laboratory
+def test_no_host_sends_or_receives_faster_than_its_rate() -> None:
+    with hosts.hosts(2) as (near, far):
+        near.shape(80, 80)
+        far.shape(400, 400)
+        assert rate_between(near, far, 4 * MB) < 90
+        assert rate_between(far, near, 4 * MB) < 90
+        near.shape(40, 400)
+        assert rate_between(near, far, 2 * MB) < 45
+        assert near.carried()[0] > 6 * MB
+    assert not namespaces()
+
+
+@laboratory
+def test_nothing_is_left_after_an_error() -> None:
+    with pytest.raises(RuntimeError), hosts.hosts(2):
+        assert len(namespaces()) == 3
+        raise RuntimeError
+    assert not namespaces()
+
+
+@laboratory
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_nothing_is_left_after_a_signal(how: signal.Signals) -> None:
+    text = "import time\nfrom benchmarks.network.hosts import hosts\n"
+    text += "with hosts(2):\n    print('made', flush=True)\n    time.sleep(60)\n"
+    with subprocess.Popen(
+        [sys.executable, "-c", text],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "made\n"
+        process.send_signal(how)
+        process.wait(30)
+    if how is signal.SIGKILL:  # the next laboratory deletes what is left
+        with hosts.hosts(1):
+            pass
+    told = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True)
+    assert f"polylab{process.pid}-" not in told.stdout
+
+
+@laboratory
+@pytest.mark.timeout(200)
+def test_the_rounds_of_a_job_are_measured() -> None:
+    with hosts.hosts(2) as found:
+        for host in found:
+            host.shape(400, 400)
+        with polyrhythm(found, Setting("400000", (0, 1), (0, 1))) as run:
+            window = run.measure(5, 60.0)
+            folder = run.folder
+        assert len(window.rounds_s) == 5
+        # each host sends half of the model twice in a round
+        assert min(window.rounds_s) > 0
+        assert found[0].carried()[0] > 6 * 400000 * 0.9
+        assert scenarios.windows([window.told()])[0]["rounds"] == 5
+    assert not folder.exists()
+
+
+def test_idle_time_is_a_share() -> None:
+    with IdleTime() as idle:
+        began_s = time.monotonic()
+        while time.monotonic() < began_s + 0.1:
+            pass
+    assert 0 <= idle.between(began_s, time.monotonic()) <= 1
