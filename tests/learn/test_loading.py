@@ -234,6 +234,59 @@ def test_a_loader_of_whole_batches_is_counted_by_their_length() -> None:
     assert counted == POINTS
 
 
+class OfRay:
+    """The interface of `ray.data.DataIterator` that is used."""
+
+    def __init__(self) -> None:
+        self.asked: list[dict[str, Any]] = []
+
+    def iter_torch_batches(self, **how: Any) -> Iterator[dict[str, torch.Tensor]]:
+        self.asked.append(how)
+        return iter([{"x": part} for part in NUMBERS.split(how["batch_size"])])
+
+
+class SetOfRay(OfRay):
+    """The interface of `ray.data.Dataset` that is used."""
+
+    def streaming_split(self) -> None:
+        pass
+
+
+@pytest.fixture
+def in_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pytest.importorskip("ray"), "is_initialized", lambda: True)
+
+
+@pytest.mark.usefixtures("in_a_cluster")
+def test_workers_divide_the_batches_of_a_data_set_of_ray(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    source = SetOfRay()
+    seen, counted = train(lambda worker: worker.batches(source, batch_size=10), rounds=5)
+    first = torch.cat([batch["x"] for batch in seen["worker-0"]])
+    assert first.tolist() == torch.cat(NUMBERS.split(10)[::2]).tolist()
+    assert counted == POINTS
+    assert "the points of a ray.data.Dataset have no numbers" in capsys.readouterr().err
+    how = {"batch_size": 10, "drop_last": False, "device": "cpu", "pin_memory": False}
+    assert source.asked == [how, how]
+
+
+@pytest.mark.usefixtures("in_a_cluster")
+def test_an_iterator_of_ray_gives_each_worker_its_own_share() -> None:
+    shares = {"worker-0": OfRay(), "worker-1": OfRay()}
+    seen, _ = train(lambda worker: worker.batches(shares[worker.name], batch_size=50), rounds=2)
+    for batches in seen.values():
+        assert torch.cat([batch["x"] for batch in batches]).tolist() == NUMBERS.tolist()
+
+
+def test_what_ray_does_itself_is_refused_and_a_cluster_is_needed() -> None:
+    with pytest.raises(UsageError, match="num_workers and sampler are not for a ray.data.Dataset"):
+        train(lambda worker: worker.batches(SetOfRay(), batch_size=10, num_workers=2), rounds=1)
+    pytest.importorskip("ray")
+    with pytest.raises(UsageError, match="does not run on a Ray cluster: use --engine ray"):
+        train(lambda worker: worker.batches(SetOfRay(), batch_size=10), rounds=1)
+
+
 def test_passes_over_a_stream_cannot_end_a_job() -> None:
     with pytest.raises(UsageError, match="--epochs and --target-change cannot end the job"):
         train(lambda worker: worker.batches(Stream(), batch_size=10), epochs=1)

@@ -29,7 +29,15 @@ from polyrhythm.core.sync.barrier.abandoning import OFF
 from polyrhythm.errors import UsageError
 from polyrhythm.learn.exchange import Exchange
 from polyrhythm.learn.fingerprint import fingerprint_of
-from polyrhythm.learn.loading import Loading, edges_of, fetcher, loader_of, order_of, ranks_of
+from polyrhythm.learn.loading import (
+    Loading,
+    RayBatches,
+    edges_of,
+    fetcher,
+    loader_of,
+    order_of,
+    ranks_of,
+)
 from polyrhythm.learn.migration.moving import MovingPoints
 from polyrhythm.learn.migration.received import ReceivedPoints
 from polyrhythm.learn.points import Points
@@ -163,6 +171,10 @@ class _Draws:
 def stream(loading: Loading, first: int, count: int, seed: int) -> Iterator[tuple[int, Any]]:
     """Yield batches, each with its number of points, until the source has no more. `first` and
     `count`: this worker takes every `count`-th point or batch, beginning with number `first`."""
+    if isinstance(loading.dataset, RayBatches):
+        share = (0, 1) if loading.dataset.divided else (first, count)
+        yield from _repeated(StridedStream(loading.dataset, *share), batched=False)
+        return
     own, dataset = loading.loader, loading.dataset
     sized = Sized(loading.collate_fn or default_collate)
     batched = own is None or own.batch_size is not None or own.batch_sampler is not None
@@ -179,7 +191,12 @@ def stream(loading: Loading, first: int, count: int, seed: int) -> Iterator[tupl
         arguments = {"batch_size": None, "sampler": StridedSampler(own.sampler, first, count)}
     if batched:
         arguments["collate_fn"] = sized
-    loader = loader_of(loading, seed, dataset, **arguments)
+    yield from _repeated(loader_of(loading, seed, dataset, **arguments), batched=batched)
+
+
+def _repeated(loader: Iterable[Any], *, batched: bool) -> Iterator[tuple[int, Any]]:
+    """Iterate over the loader until it yields nothing. `batched`: it yields each batch with its number
+    of points."""
     begun, empty = False, False
     while not empty:
         empty = True
@@ -203,7 +220,7 @@ class Sized:
 
 
 class StridedStream(IterableDataset[Any]):
-    """Every `count`-th point of a stream, beginning with point `first`."""
+    """Every `count`-th point or batch of a stream, beginning with number `first`."""
 
     def __init__(self, stream: Iterable[Any], first: int, count: int) -> None:
         self._stream, self._first, self._count = stream, first, count

@@ -6,7 +6,7 @@ passes are not counted.*
 """
 
 import signal
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -83,6 +83,14 @@ def loading_of(
         raise UsageError(f"batch_size is {batch_size!r}: give a whole number of at least 1")
     if num_workers < 0:
         raise UsageError(f"num_workers is {num_workers}: it must be at least 0")
+    if hasattr(source, "iter_torch_batches"):
+        if num_workers or sampler is not None:
+            raise UsageError(
+                "num_workers and sampler are not for a ray.data.Dataset: Ray reads it ahead, and"
+                " dataset.random_shuffle() changes its order"
+            )
+        batches = RayBatches(source, batch_size, collate_fn, drop_last, pin_memory)
+        return Loading(batches, batch_size, uncounted=_RAY)
     stream = isinstance(source, IterableDataset)
     if stream and sampler is not None:
         raise UsageError(
@@ -101,6 +109,7 @@ def loading_of(
 
 
 _STREAM = "the data set is an IterableDataset, whose points have no numbers"
+_RAY = "the points of a ray.data.Dataset have no numbers"
 
 
 def _of_loader(loader: DataLoader[Any]) -> Loading:
@@ -140,6 +149,37 @@ def _default_order(loader: DataLoader[Any]) -> bool:
     if type(sampler) is not RandomSampler or sampler.replacement:
         return False
     return sampler.num_samples == len(loader.dataset)  # type: ignore[arg-type]
+
+
+class RayBatches:
+    """The batches of a `ray.data.Dataset`, or of a `ray.data.DataIterator`, which gives each process its
+    own share. Ray reads them, with CPUs of the cluster that the job does not use."""
+
+    def __init__(
+        self,
+        source: Any,
+        batch_size: int,
+        collate_fn: Callable[[Any], Any] | None,
+        drop_last: bool,
+        pin_memory: bool,
+    ) -> None:
+        self._source = source
+        self._how: dict[str, Any] = {"batch_size": batch_size, "drop_last": drop_last}
+        # Ray would move batches to a GPU, and does not accept these options together
+        own = {"device": "cpu", "pin_memory": pin_memory}
+        self._how |= own if collate_fn is None else {"collate_fn": collate_fn}
+        self.divided = not hasattr(source, "streaming_split")
+        """Whether the source gives each process its own share."""
+
+    def __iter__(self) -> Iterator[Any]:
+        import ray
+
+        if not ray.is_initialized():
+            raise UsageError(
+                "worker.batches got a ray.data.Dataset, and this worker does not run on a Ray cluster:"
+                " use --engine ray"
+            )
+        return iter(self._source.iter_torch_batches(**self._how))
 
 
 # -- data sets with numbered points ------------------------------------------------------------
