@@ -39,14 +39,16 @@ class NoHost:
 
 
 def supervisor_of(
-    job: JobSpec, run_dir: Path, said: list[str], *, workers: int = 1
+    job: JobSpec, run_dir: Path, said: list[str], *, workers: int = 1, servers: int = 1
 ) -> tuple[Supervisor, NoHost]:
-    """A supervisor of a job with one server, and its host. No process is started yet."""
-    host = NoHost()
-    requests = [ChildRequest(role="server", number=0, name="s0", job=job, run_dir=str(run_dir))]
-    for number in range(workers):
-        name = f"worker-{number}"
-        requests.append(
-            ChildRequest(role="worker", number=number, name=name, job=job, run_dir=str(run_dir))
-        )
+    """A supervisor of a job, and its host. No process is started yet."""
+    host, folder = NoHost(), str(run_dir)
+    requests = [
+        ChildRequest(role="server", number=number, name=f"s{number}", job=job, run_dir=folder)
+        for number in range(servers)
+    ]
+    requests += [
+        ChildRequest(role="worker", number=number, name=f"worker-{number}", job=job, run_dir=folder)
+        for number in range(workers)
+    ]
     return Supervisor(requests, host, EngineWatch(say=said.append)), host

@@ -3,9 +3,13 @@
 import signal
 from pathlib import Path
 
+import msgspec
+
 from polyrhythm.core.machine import Reason
 from polyrhythm.engines.host import Exited, MustLeave, Noticed, ProcessReported
 from polyrhythm.engines.requests import Told
+from polyrhythm.observe.journal import JournalPart, read_journal
+from polyrhythm.observe.runs import JOURNAL
 from polyrhythm.wire.messages import Address, JobSpec
 from tests.engines.hosts import supervisor_of
 
@@ -67,3 +71,52 @@ def test_workers_whose_machine_is_taken_away_leave_and_are_started_elsewhere(
     assert [note.fields["detail"] for note in notes if note.what == "respawn"] == [
         "its machine is taken away"
     ]
+
+
+def test_servers_whose_machine_is_taken_away_are_told_to_leave(tmp_path: Path) -> None:
+    """A server that no lead counts on yet is started again even without --respawn."""
+    said: list[str] = []
+    job = JobSpec(job="j", servers=2)
+    supervisor, host = supervisor_of(job, tmp_path, said, servers=2)
+    started = host.start
+
+    def start(request: object) -> None:
+        started(request)  # type: ignore[arg-type]
+        if len(host.started) == 4:  # s1 for the second time
+            host.events = [
+                ProcessReported("s0", Told(ended="enough", whole_job=True)),
+                Exited("s0", 0, "exit status 0"),
+                Exited("s1", 0, "exit status 0"),
+                Exited("worker-0", 0, "exit status 0"),
+            ]
+
+    host.start = start  # type: ignore[method-assign]
+    host.events = [
+        ProcessReported("s0", Told(address=LEAD)),
+        MustLeave(["s0", "s1"]),
+        Exited("s1", 0, "exit status 0"),
+    ]
+    run = supervisor.run()
+    told = [name for name, told in host.told if told.leave]
+    assert told == ["s0", "s1"] and not host.sent
+    assert run.respawned == {"s1": 1} and run.lost == 0
+
+
+def test_a_line_about_the_death_of_the_lead_is_written_by_the_engine(tmp_path: Path) -> None:
+    supervisor, host = supervisor_of(JobSpec(job="j"), tmp_path, [])
+    lost = Reason("node-lost", {"node": "10.0.0.7", "on_it": "s0, worker-0", "detail": ""})
+    line = {"at_s": 3.5, "what": "listening", "host": "10.0.0.1", "port": 4000}
+    part = JournalPart(None, [msgspec.Raw(msgspec.json.encode(line))])
+    host.events = [
+        ProcessReported("s0", Told(address=LEAD)),
+        ProcessReported("s0", Told(journal=part)),
+        Exited("s0", 1, "node 10.0.0.7 died"),
+        Noticed(lost),
+        Exited("worker-0", 1, "node 10.0.0.7 died"),
+    ]
+    run = supervisor.run()
+    assert run.lead_lost and run.failed is not None and "s0 died (node 10.0.0.7 died)" in run.failed
+    journal = list(read_journal(tmp_path / JOURNAL))
+    assert [each["what"] for each in journal] == ["listening", "node-lost"]
+    assert journal[1]["on_it"] == "s0, worker-0" and journal[1]["at_s"] >= 3.5
+    assert not [told for _, told in host.told if told.note is not None]

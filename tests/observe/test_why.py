@@ -232,3 +232,24 @@ def test_only_servers_that_no_command_starts_are_to_be_started(
     found = explain(fold(lines), 1.0, JobSpec(job="x", servers=3, served=True))
     assert found.what == "waiting for s2: 2 of 3 servers have joined"
     assert found.remedies == (remedy,)
+
+
+def test_what_has_happened_to_the_cluster_is_shown_until_the_processes_are_back() -> None:
+    died = line(4.0, "actor-died", name="worker-0", detail="it was killed (node 10.0.0.2)")
+    lost = line(5.0, "node-lost", node="10.0.0.3", on_it="worker-1, s1", detail="")
+    lines = [*opened(0, 1), died, lost]
+    assert explain(fold(lines)).cluster == (
+        "worker-0 died: it was killed (node 10.0.0.2)",
+        "node 10.0.0.3 died; on it: worker-1, s1",
+    )
+    lines += [joined(6.0, 0, 7), joined(6.0, 1, 8)]
+    said = in_sentences(explain(fold(lines)))
+    assert "cluster: node 10.0.0.3 died; on it: worker-1, s1" in said, "s1 is not back"
+    lines.append(line(7.0, "server-joined", server=1))
+    assert explain(fold(lines)).cluster == ()
+
+
+def test_a_node_that_is_taken_away_is_shown() -> None:
+    drains = line(5.0, "node-drains", node="10.0.0.3", on_it="worker-1")
+    (shown,) = explain(fold([*opened(0, 1), drains])).cluster
+    assert shown == "node 10.0.0.3 is taken away soon; leaving: worker-1"

@@ -34,6 +34,7 @@ from polyrhythm.observe.why import (
     explain,
     explain_silent_lead,
     in_sentences,
+    with_cluster,
     with_given_up,
     with_learning,
 )
@@ -206,7 +207,9 @@ def explanation_of(run: Run) -> Explanation:
         return explain_silent_lead(run.suspects, run.now_s, time.time())
     if run.word == "running":
         return explain(run.state, run.now_s, run.job)
-    ended = with_given_up(Explanation(f"{run.word}: {run.reason}"), run.state)
+    ended = with_given_up(
+        with_cluster(Explanation(f"{run.word}: {run.reason}"), run.state), run.state
+    )
     advice = None if run.job is None else advise(run.state, run.job)
     failed: dict[str, list[str]] = {}
     for name, how in run.failures.items():

@@ -225,6 +225,7 @@ class Placing:
 # -- how processes and nodes end -----------------------------------------------------------------
 
 _UNKNOWN_END = "its process died: it was killed, ran out of memory, or crashed"
+_NODE_DIED = ("its node has died", "node is dead")
 _ENDS = (
     ("killed by `ray.kill`", "killed through Ray"),
     ("running low on memory", "killed by Ray, because its node was low on memory"),
@@ -242,8 +243,8 @@ def process_end(text: str, node: str) -> str:
     where = f" (node {node})" if node else ""
     if (module := _MODULE.search(text)) is not None:
         return f"{module[0]}{where}: install it on every node, or through the job's runtime_env"
-    if "its node has died" in text or "node is dead" in text:
-        return f"node {node} died" if node else "its node died"
+    if died_with_node(text):
+        return node_died(node)
     if "owner has died" in text:
         return "the cluster has ended, or has lost the node of this command"
     for part, words in _ENDS:
@@ -253,6 +254,16 @@ def process_end(text: str, node: str) -> str:
         return f"exit status {status[1]}{where}"
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return f"{lines[-1][:_MOST_WORDS] if lines else _UNKNOWN_END}{where}"
+
+
+def node_died(node: str) -> str:
+    """How a process ended whose node has died. `node`: its address; empty if it is not known."""
+    return f"node {node} died" if node else "its node died"
+
+
+def died_with_node(text: str) -> bool:
+    """Whether the process of an actor ended because its node has died. `text`: Ray's error."""
+    return any(part in text for part in _NODE_DIED)
 
 
 def actor_died(name: str, how: str) -> Reason:
@@ -266,10 +277,14 @@ def node_lost(node: ClusterNode, names: Sequence[str]) -> Reason:
     return Reason("node-lost", {"node": node.address, "on_it": ", ".join(names), "detail": detail})
 
 
-def node_drains(address: str, workers: Sequence[str], servers: Sequence[str]) -> Iterator[Reason]:
-    """The lines about a node that the cluster takes away soon: its workers leave, and its servers
-    cannot."""
-    if workers:
-        yield Reason("node-drains", {"node": address, "on_it": ", ".join(workers)})
-    if servers:
-        yield Reason("node-drains-servers", {"node": address, "on_it": ", ".join(servers)})
+def node_drains(
+    address: str, names: Sequence[str], lead: str | None, *, store: bool
+) -> Iterator[Reason]:
+    """The lines about a node that the cluster takes away soon. `names`: the processes on it, which leave
+    now: a server moves its slices to others first. `lead`: the server in which the lead runs, if it is
+    on the node: it cannot move, and takes a checkpoint if the job has a store."""
+    if leaving := [name for name in names if name != lead]:
+        yield Reason("node-drains", {"node": address, "on_it": ", ".join(leaving)})
+    if lead is not None:
+        code = "node-drains-lead-cut" if store else "node-drains-lead"
+        yield Reason(code, {"node": address, "on_it": lead})

@@ -66,7 +66,7 @@ class Noticed:
 
 @dataclass(frozen=True, slots=True)
 class MustLeave:
-    """These workers must leave the job, because their machine is taken away soon."""
+    """These processes must leave the job, because their machine is taken away soon."""
 
     names: Sequence[str]
 

@@ -41,7 +41,9 @@ from polyrhythm.core.cluster import (
     actor_died,
     choose_address,
     demands_of,
+    died_with_node,
     lacking,
+    node_died,
     node_drains,
     node_lost,
     process_end,
@@ -466,7 +468,8 @@ class RayHost:
             ready, _ = ray.wait(list(calls), timeout=timeout_s)
             ready, _ = ray.wait(list(calls), num_returns=len(calls), timeout=0)
             for call in ready:
-                events += self._hear(calls[call])
+                if not calls[call].ended:  # it may have ended with its node just now
+                    events += self._hear(calls[call])
         else:
             time.sleep(timeout_s)
         if (look := self._watch.newest() if self._watch else None) is not None:
@@ -487,9 +490,12 @@ class RayHost:
         except (ray.exceptions.RayError, RuntimeError) as error:
             if actor.killed_s is not None:
                 return [self._end_killed(actor)]
+            if actor.place is not None and died_with_node(str(error)):
+                return self._lose_node(ClusterNode(actor.place.node, actor.address, alive=False))
             actor.died_s = time.monotonic()
             how = process_end(str(error), actor.address)
-            return [Noticed(actor_died(actor.name, how), said=False), self._end(actor, 1, how)]
+            died = Noticed(actor_died(actor.name, how), said=False)
+            return _ordered([died], [self._end(actor, 1, how)], leads=self._leads(actor.name))
         actor.place = heard.place or actor.place
         events: list[HostEvent] = []
         for printed, data in heard.entries[actor.confirmed - heard.first :]:
@@ -554,11 +560,27 @@ class RayHost:
 
     def _dead_nodes(self, look: Look) -> Iterator[HostEvent]:
         for node in look.nodes:
-            if node.alive or node.node in self._dead:
-                continue
-            self._dead.add(node.node)
-            if names := self._on_node(node.node, time.monotonic() - _NODE_S):
-                yield Noticed(node_lost(node, names))
+            if not node.alive:
+                yield from self._lose_node(node)
+
+    def _lose_node(self, node: ClusterNode) -> list[HostEvent]:
+        """All processes on a dead node have ended."""
+        if node.node in self._dead:
+            return []
+        self._dead.add(node.node)
+        names = self._on_node(node.node, time.monotonic() - _NODE_S)
+        if not names:
+            return []
+        how = node_died(node.address)
+        ended = [self._end(self._actors[name], 1, how) for name in names if self._runs(name)]
+        leads = any(self._leads(each.name) for each in ended)
+        return _ordered([Noticed(node_lost(node, names))], ended, leads=leads)
+
+    def _runs(self, name: str) -> bool:
+        return not self._actors[name].ended
+
+    def _leads(self, name: str) -> bool:
+        return name == self._requests[0].name
 
     def _draining(self, look: Look) -> Iterator[HostEvent]:
         addresses = {node.node: node.address for node in look.nodes}
@@ -567,10 +589,12 @@ class RayHost:
             if not names:
                 continue  # a process may still be placed there
             self._drained.add(node)
-            workers = [name for name in names if self._roles[name] == "worker"]
-            servers = [name for name in names if self._roles[name] == "server"]
-            yield from map(Noticed, node_drains(addresses.get(node, node), workers, servers))
-            yield MustLeave(workers)
+            lead = next(filter(self._leads, names), None)
+            address, store = addresses.get(node, node), bool(self._job.store)
+            yield from map(Noticed, node_drains(address, names, lead, store=store))
+            for name in names:
+                self._bundles.pop(name, None)  # the bundle stays on the node until that is gone
+            yield MustLeave(names)
 
     def _look_for_places(self, look: Look, now_s: float) -> None:
         waiting = {
@@ -615,6 +639,14 @@ class RayHost:
 def _actor_class() -> Any:
     remote: Any = ray.remote  # its types do not know all of its options
     return remote(concurrency_groups=GROUPS, max_restarts=0, max_task_retries=0)(RayProcess)
+
+
+def _ordered(
+    notices: Sequence[HostEvent], ended: Sequence[HostEvent], *, leads: bool
+) -> list[HostEvent]:
+    """The notices come before the ends that they explain. If the lead's process has ended (`leads`),
+    they come after them, because the lead cannot write them any more."""
+    return [*ended, *notices] if leads else [*notices, *ended]
 
 
 def _positive(resources: Mapping[str, float]) -> dict[str, float]:

@@ -3,8 +3,10 @@ journal, what they print, and the files of the model."""
 
 import contextlib
 import os
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -13,6 +15,12 @@ from polyrhythm.engines.requests import FilePart
 from polyrhythm.observe.journal import FileJournal
 from polyrhythm.observe.output import log_file, new_log
 from polyrhythm.observe.runs import JOURNAL
+
+
+class _Timed(msgspec.Struct):
+    """The field of a line of the journal that says when it was written."""
+
+    at_s: float = 0.0
 
 
 class Records:
@@ -24,6 +32,8 @@ class Records:
         self._run_dir = run_dir
         self._say = say
         self._journal: FileJournal | None = None
+        self._newest = (0.0, 0.0)
+        """The time of the newest line on the clock of the journal, and when it came."""
         self._given_up: set[str] = set()
         """The files of the model of which a part could not be written."""
 
@@ -32,6 +42,16 @@ class Records:
             self._journal = FileJournal(self._run_dir / JOURNAL)
         for line in lines:
             self._journal.add(bytes(line))
+        if lines:
+            self._newest = (msgspec.json.decode(lines[-1], type=_Timed).at_s, time.monotonic())
+
+    def note(self, what: str, fields: Mapping[str, Any]) -> None:
+        """Write a line of the command that runs the job, after the lead has ended. A journal that the
+        lead's process has written itself gets no such line."""
+        if self._journal is not None:
+            at_s, came_s = self._newest
+            now_s = round(at_s + time.monotonic() - came_s, 6)
+            self._journal.add(msgspec.json.encode({"at_s": now_s, "what": what, **fields}))
 
     def retry(self) -> None:
         """Try to write the lines that are held. Call this a few times a second."""

@@ -119,8 +119,8 @@ class Told(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     ends at once: it has failed (`failed` says why), or the user asked for an immediate end."""
     in_order: bool = False
     leave: bool = False
-    """From the engine to a worker that it cannot send a signal: whether to leave the job, as after
-    SIGTERM."""
+    """From the engine to a worker that it cannot send a signal, or to a server: whether to leave the
+    job. A server asks the lead to move its slices first."""
     saving: bool = False
     """From the lead's process: whether the job is over and the lead is writing the model."""
     contributed: bool = False

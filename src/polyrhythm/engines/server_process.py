@@ -137,18 +137,18 @@ def _serve_at(
     if lead and gets_signals:
         signal.signal(signal.SIGTERM, lambda *_: node.stop())
     node.listen(listeners)
+    leaves = False
     if not lead:
-        told = control.hear()
-        assert told.lead is not None
+        while (told := control.hear()).lead is None:
+            leaves = leaves or told.leave
         # A service manager, or the shutdown of a machine, sends SIGTERM to every process of a job. The
         # lead then ends the job, and needs all servers to save the model.
         if gets_signals:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
         node.reach_lead(SocketDialer(request.link), told.lead)
-    if journal is None:
-        control.watch()
-    else:
-        control.watch(partial(_handle_engine, node, journal))
+    if leaves:
+        node.drain()
+    control.watch(partial(_handle_engine, node, journal))
     # Python cannot handle a signal during a wait, so each wait is short
     while not node.ended.wait(_SEND_S if isinstance(journal, SentJournal) else _LOOK_S):
         _hand_over(journal, control)
@@ -196,8 +196,12 @@ def _resumed(job: m.JobSpec) -> ResumeAsked | None:
     return ResumeAsked(record, checkpoint.manifest.model, 0 if kept is None else kept.nbytes)
 
 
-def _handle_engine(node: ServerNode, journal: Journal, told: Told) -> None:
-    """Act on a message that the engine sent to the lead's process."""
+def _handle_engine(node: ServerNode, journal: Journal | None, told: Told) -> None:
+    """Act on a message of the engine. `journal`: that of the lead's process."""
+    if told.leave:
+        node.drain()
+    if journal is None:
+        return
     if told.note is not None:
         journal.note(told.note.what, **told.note.fields)
     if told.stop:

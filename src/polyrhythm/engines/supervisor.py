@@ -131,8 +131,9 @@ class Processes:
     """The processes of a job by name: those that run, and those that have ended and were not started
     again."""
 
-    def __init__(self, host: ProcessHost) -> None:
+    def __init__(self, host: ProcessHost, records: Records) -> None:
         self._host = host
+        self._records = records
         self._processes: dict[str, JobProcess] = {}
 
     def __getitem__(self, name: str) -> JobProcess:
@@ -164,9 +165,12 @@ class Processes:
         self._host.tell(process.request.name, told)
 
     def record(self, what: str, fields: Mapping[str, Any]) -> None:
-        """Add a line to the journal. It is sent to the lead's process, which writes the journal."""
+        """Add a line to the journal. It is sent to the lead's process. If that has ended, the line is
+        written here, provided that the process did not write the journal itself."""
         lead = self.lead
-        if lead is not None:
+        if lead is None:
+            self._records.note(what, fields)
+        else:
             self.tell(lead, Told(note=ReportLine(what, dict(fields))))
 
     def signal(self, process: JobProcess, number: signal.Signals) -> None:
@@ -356,7 +360,7 @@ class Supervisor:
         self._lead_lost_since = 0.0
         self._over_since = 0.0
         self._run = EngineRun()
-        self._processes = Processes(host)
+        self._processes = Processes(host, self._records)
         self._respawning = Respawning(self._processes, self._run, watch.say, self._start)
         self._stopping = ProcessStop(self._processes, self._run)
         self._said_stopping = False
@@ -482,13 +486,20 @@ class Supervisor:
                     self._say(in_words(event.reason))
             case MustLeave():
                 for name in event.names:
-                    self._processes[name].leaves = True
-                    self._processes.signal(self._processes[name], signal.SIGTERM)
+                    self._let_leave(self._processes[name])
             case HostLost() if self._lead is None:
                 raise JobFailed(event.how)
             case HostLost() if self._run.failed is None:
                 # The other processes are well, so the lead ends the job and saves the model.
                 self._fail(event.how)
+
+    def _let_leave(self, process: JobProcess) -> None:
+        """Let a process leave the job. A server leaves when its slices are on other servers."""
+        process.leaves = True
+        if process.request.role == "worker":
+            self._processes.signal(process, signal.SIGTERM)
+        else:
+            self._processes.tell(process, Told(leave=True))
 
     def _on_message(self, process: JobProcess, told: Told) -> None:
         if told.address is not None:
@@ -544,9 +555,8 @@ class Supervisor:
             self._run.failed = f"server {name} died ({process.how}): the lead ran in it"
         # the end of the job does not excuse a worker: its death may have ended the job
         expected = process.was_ended or (over and process.request.role == "server")
-        if process.leaves and not process.status and self._job.respawn and not over:
-            process.ending = "its machine is taken away"
-            self._restart(process)
+        if process.leaves and not process.status and not over:
+            self._on_left(process)
         if not process.status or (process.failure is None and expected):
             return
         if process.request.role == "server":
@@ -557,6 +567,15 @@ class Supervisor:
             self._orphans.append((time.monotonic() + _SERVER_END_S, process))
         else:
             self._on_worker_failure(process)
+
+    def _on_left(self, process: JobProcess) -> None:
+        """A process has left, because its machine is taken away. It is started again if the job starts
+        processes again, or cannot begin without it."""
+        gathered = self._members.gathered(self._job.servers)
+        needed = process.request.role == "server" and not gathered
+        process.ending = "its machine is taken away"
+        if self._job.respawn or needed:
+            self._restart(process, needed=needed)
 
     def _on_worker_failure(self, process: JobProcess) -> None:
         name, over = process.request.name, self._stopping.is_ending

@@ -147,6 +147,9 @@ class RunFacts:
     given_up: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Processes that died too often to be started again, each with the line of the journal that
     says so. An entry is removed when its process joins again."""
+    gone: dict[str, Reason] = field(default_factory=dict)
+    """On a cluster: for each process that is gone, or must leave, what the command that trains has
+    noticed of it. An entry is removed when its process joins again."""
     listening: str | None = None
     """The address at which further workers and servers can join."""
     join_hint: JoinHint = field(default_factory=JoinHint)
@@ -303,6 +306,7 @@ class RunState(RunFacts):
             if failover.server == line["server"]:
                 failover.replaced = True
         self.given_up.pop(f"s{line['server']}", None)
+        self.gone.pop(f"s{line['server']}", None)
         self.silent.pop(line["server"], None)
 
     def _note_process(self, name: str, line: dict[str, Any]) -> None:
@@ -366,6 +370,7 @@ class RunState(RunFacts):
         known = self.workers.get(worker)
         self._note_process(line["name"], line)
         self.given_up.pop(line["name"], None)
+        self.gone.pop(line["name"], None)
         device = line.get("device", "")
         if known is None:
             self.workers[worker] = ObservedWorker(
@@ -381,6 +386,10 @@ class RunState(RunFacts):
 
     def _given_up(self, line: dict[str, Any]) -> None:
         self.given_up[line["name"]] = line
+
+    def _gone(self, line: dict[str, Any]) -> None:
+        names = [line["name"]] if "name" in line else line["on_it"].split(", ")
+        self.gone.update(dict.fromkeys(names, Reason(line["what"], line)))
 
     def _data(self, line: dict[str, Any]) -> None:
         self.batch = line.get("batch", 0)
@@ -585,6 +594,11 @@ class RunState(RunFacts):
         "no-points": _no_points,
         "learning": _found,
         "given-up": _given_up,
+        "actor-died": _gone,
+        "node-lost": _gone,
+        "node-drains": _gone,
+        "node-drains-lead": _gone,
+        "node-drains-lead-cut": _gone,
         "saving": _saving,
         "saved": _saved,
         "model-held": _model_held,

@@ -321,7 +321,10 @@ SENTENCES = {
     "actor-died": "{name} died: {detail}",
     "node-lost": "node {node} died{detail}; on it: {on_it}",
     "node-drains": "node {node} is taken away soon; leaving: {on_it}",
-    "node-drains-servers": "node {node} is taken away soon; on it, and not able to move yet: {on_it}",
+    "node-drains-lead": "node {node} is taken away soon; the lead runs in {on_it} on it, and cannot"
+    " move, so the job ends with this node; with --store it could continue from a checkpoint",
+    "node-drains-lead-cut": "node {node} is taken away soon; the lead runs in {on_it} on it, and cannot"
+    " move; it takes a checkpoint now, from which the job can continue",
 }
 GOALS = {
     "rounds": "{rounds:round}",

@@ -127,6 +127,9 @@ class Explanation:
     """Workers that were evicted because they were silent, since when, and what follows."""
     given_up: tuple[str, ...] = ()
     """Processes that are not started again, and why."""
+    cluster: tuple[str, ...] = ()
+    """Deaths of processes and nodes of a cluster, and nodes that are taken away, until their processes
+    have joined again."""
     gone: tuple[str, ...] = ()
     """The workers that failed, died or left before their work was done, and why."""
     slow: str | None = None
@@ -155,7 +158,8 @@ def explain(state: RunState, now_s: float | None = None, job: JobSpec | None = N
     if state.members:
         explanation = replace(explanation, evicted=_evicted(state, now_s))
         explanation = _with_gone(explanation, state)
-    return with_learning(with_given_up(explanation, state), state, job)
+    explanation = with_given_up(with_cluster(explanation, state), state)
+    return with_learning(explanation, state, job)
 
 
 def _with_gone(explanation: Explanation, state: RunState) -> Explanation:
@@ -210,6 +214,12 @@ def with_learning(explanation: Explanation, state: RunState, job: JobSpec | None
         advice=learning_advice(state, job),
         alternatives=tuple(learning_remedies(state, job)[1:]),
     )
+
+
+def with_cluster(explanation: Explanation, state: RunState) -> Explanation:
+    """The same explanation with what has happened to the cluster of the job."""
+    lines = dict.fromkeys(in_words(reason) for reason in state.gone.values())
+    return replace(explanation, cluster=tuple(lines))
 
 
 def with_given_up(explanation: Explanation, state: RunState) -> Explanation:
@@ -424,6 +434,7 @@ def in_sentences(explanation: Explanation) -> list[str]:
             )
     if explanation.rule is not None:
         said.append(f"rule: {explanation.rule}")
+    said += [f"cluster: {text}" for text in explanation.cluster]
     said += [f"gone: {text}" for text in explanation.gone]
     if explanation.slow is not None:
         said.append(f"slow: {explanation.slow}")

@@ -91,9 +91,13 @@ class OperatorRequests:
             self._operators.done(DRAIN, fault, failed=True, server=server)
 
     def on_drain_asked(self, message: m.Drain, now_ns: int) -> None:
-        """Drain a server that asks for it. Before round 1, tell it to leave at once. A
+        """Drain a server that asks for it. Before all servers have joined, tell it to leave at once. A
         server whose slices cannot move stays, and so does every server while the job ends, because the
-        model may not be saved yet."""
+        model may not be saved yet. The server in which the lead runs stays too, and a checkpoint is
+        taken before it is gone."""
+        if message.server == self._outbox.seat.server:
+            self._cuts.ask()
+            return
         if (fault := self._drain(message.server, "", now_ns)) is None:
             return
         if self._ending.begun or self._servers.slices_stay:

@@ -188,7 +188,8 @@ class Servers:
 
     def drain(self, server: int, by: str, now_ns: int) -> Reason | None:
         """Move the slices of this server to the others, and let it leave. `by`: the operator that asks
-        for this; empty if the server asks itself. Returns why that is not possible; else None."""
+        for this; empty if the server asks itself. A server that asks when all servers have joined, and
+        before round 1, leaves in round 1. Returns why that is not possible; else None."""
         routing = self._routing
         if server not in routing.addresses:
             return Reason("drain-unknown", {"server": server, "servers": list(routing.servers)})
@@ -196,7 +197,7 @@ class Servers:
             return Reason("drain-lead", {"server": server})
         if routing.slices_stay:
             return Reason("slices-stay", {"kind": self._job.kind, "sync": self._job.sync})
-        if not routing.all_seeded:
+        if not routing.all_seeded and (by or not routing.gathered):
             return Reason("drain-early", {"server": server})
         if server in routing.draining:
             return None
