@@ -3,6 +3,7 @@ needs it starts."""
 
 import contextlib
 import fcntl
+import json
 import os
 import subprocess
 import sys
@@ -53,18 +54,52 @@ def shared_cluster(folder: Path) -> RayCluster:
     return RayCluster(Path(note.read_text()))
 
 
-def start_cluster(parent: int) -> RayCluster:
+@dataclass(frozen=True)
+class OwnCluster(RayCluster):
+    """A cluster that only one test uses, and may damage."""
+
+    keeper: "subprocess.Popen[bytes]"
+    """The cluster ends with this process."""
+
+    @property
+    def control_pid(self) -> int:
+        """The process of the control service (GCS)."""
+        return int(self._ask("control"))
+
+    def end(self) -> None:
+        self.keeper.kill()
+
+    def has_ended(self) -> bool:
+        """Whether its end has begun."""
+        return self.keeper.poll() is not None
+
+
+@contextlib.contextmanager
+def own_cluster(*, environment: dict[str, str] | None = None, **head: Any) -> Iterator[OwnCluster]:
+    """A cluster for one test. `head`: arguments of its first node. `environment`: variables of its
+    processes."""
+    keeper = subprocess.Popen(["sleep", "600"])
+    try:
+        yield OwnCluster(start_cluster(keeper.pid, head, environment).folder, keeper)
+    finally:
+        keeper.kill()
+        keeper.wait(60)
+
+
+def start_cluster(
+    parent: int, head: dict[str, Any] | None = None, environment: dict[str, str] | None = None
+) -> RayCluster:
     """A cluster that ends with the process `parent`."""
     # the paths of Ray's sockets are long, and at most 107 characters are possible
     folder = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))
     with (folder / "log").open("wb") as log:
         program = subprocess.Popen(
-            [sys.executable, str(_PROGRAM), str(folder), str(parent)],
+            [sys.executable, str(_PROGRAM), str(folder), str(parent), json.dumps(head or {})],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
             start_new_session=True,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **(environment or {})},
         )
     until_s = time.monotonic() + _START_S
     while not (folder / "address").exists():

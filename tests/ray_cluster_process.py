@@ -1,11 +1,12 @@
 """A small Ray cluster for tests: a head with 4 CPUs, and nodes that tests add and remove.
 
-`python ray_cluster_process.py FOLDER PID`: the cluster ends when process PID has ended, or after half an
-hour. It takes requests at the socket `requests` of the folder. The file `address` has its address when
-it is ready. All files of Ray are in the folder.
+`python ray_cluster_process.py FOLDER PID HEAD`: the cluster ends when process PID has ended, or after
+half an hour. HEAD: further arguments of the head, in JSON. It takes requests at the socket `requests`
+of the folder. The file `address` has its address when it is ready. All files of Ray are in the folder.
 """
 
 import contextlib
+import json
 import os
 import shutil
 import sys
@@ -37,19 +38,22 @@ def serve(cluster: Any, socket: Path) -> None:
                     pid = node.all_processes["raylet"][0].process.pid
                     nodes[pid] = node
                     connection.send((pid, node.node_id))
+                elif request == "control":
+                    control = cluster.head_node.all_processes["gcs_server"][0]
+                    connection.send(control.process.pid)
                 elif request in nodes:
                     cluster.remove_node(nodes.pop(request), allow_graceful=False)
                     connection.send(None)
 
 
-def main(folder: Path, parent: int) -> None:
+def main(folder: Path, parent: int, head: dict[str, Any]) -> None:
     os.environ["RAY_TMPDIR"] = str(folder)
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     from ray.cluster_utils import Cluster
 
     cluster = Cluster(
         initialize_head=True,
-        head_node_args={**_HEAD, "_system_config": _QUICK},
+        head_node_args={**_HEAD, "_system_config": _QUICK, **head},
         shutdown_at_exit=False,
     )
     try:
@@ -66,4 +70,4 @@ def main(folder: Path, parent: int) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]))
+    main(Path(sys.argv[1]), int(sys.argv[2]), json.loads(sys.argv[3]))

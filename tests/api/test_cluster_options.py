@@ -43,6 +43,11 @@ def test_a_job_that_begins_with_few_workers_asks_for_all_of_them() -> None:
         ),
         ({"resources_per_worker": "GPU=1"}, "--resources-per-worker needs --engine ray"),
         ({"resources_per_server": {"CPU": 2}}, "--resources-per-server needs --engine ray"),
+        ({"detach": True}, "--detach needs --engine ray"),
+        (
+            {"engine": RAY, "detach": True, "address": "local"},
+            "--detach and --address local contradict each other",
+        ),
         ({"engine": RAY, "resources_per_worker": "GPU"}, "'GPU' is not understood"),
         ({"engine": RAY, "host": "10.0.0.1"}, "--host and --engine ray contradict each other"),
         (

@@ -102,7 +102,7 @@ def test_options_of_one_field_are_joined(tmp_path: Path) -> None:
 def test_serve_has_no_options_of_workers_that_train_starts() -> None:
     assert keywords(train) - keywords(serve) == {
         *("engine", "address", "resources_per_worker", "resources_per_server", "local_workers"),
-        *("threads", "devices", "share_data", "data_dir"),
+        *("detach", "threads", "devices", "share_data", "data_dir"),
         *("min_step", "slow", "slow_at", "stall", "tenant"),
     }
 

@@ -74,7 +74,11 @@ def cluster_of(given: Mapping[str, Any]) -> ClusterOptions:
     """How the job uses a cluster, from the options of `train`."""
     per_worker, per_server = given["resources_per_worker"], given["resources_per_server"]
     return ClusterOptions(
-        given["address"], demands(per_worker), demands(per_server), given["threads"]
+        given["address"],
+        demands(per_worker),
+        demands(per_server),
+        given["threads"],
+        given["detach"],
     )
 
 

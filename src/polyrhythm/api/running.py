@@ -1,6 +1,9 @@
 """Runs a job: writes the files of its folder, starts its processes, shows the progress, and returns
 the result."""
 
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -8,12 +11,14 @@ from polyrhythm.api.checks import continued
 from polyrhythm.api.code import Remote
 from polyrhythm.api.folders import discarded_if_not_started, next_run_dir, writing
 from polyrhythm.api.hosts import Here, child_requests
-from polyrhythm.api.result import Result
+from polyrhythm.api.result import Result, result_of_run
+from polyrhythm.api.saying import tell
 from polyrhythm.api.secret import SECRET
 from polyrhythm.core.supervision import Loss, NewestCheckpoint, Resuming
 from polyrhythm.engines.engine import (
     INLINE,
     LOCAL,
+    RAY,
     ClusterOptions,
     EngineRun,
     EngineWatch,
@@ -28,7 +33,14 @@ from polyrhythm.io.secretfile import create_secret
 from polyrhythm.observe.join_hint import JoinHint
 from polyrhythm.observe.progress import ProgressDisplay
 from polyrhythm.observe.reasons import in_words
-from polyrhythm.observe.runs import JOURNAL, RESULT, write_job, write_process, write_result
+from polyrhythm.observe.runs import (
+    JOURNAL,
+    RESULT,
+    load_run,
+    write_job,
+    write_process,
+    write_result,
+)
 from polyrhythm.observe.state import RunState
 from polyrhythm.observe.summary import described
 from polyrhythm.observe.summary import result as result_of_state
@@ -60,7 +72,9 @@ def run_job(
     parameters, it may continue from a checkpoint in another folder. `cluster`: how the engine `ray`
     uses a cluster. `how`: the options of its processes (`child_requests`). Raises JobFailed if the
     job did not reach its goal, and Interrupted if a second signal ended it at once. Both
-    have the result."""
+    have the result. A job that is detached returns its result so far, when it has begun."""
+    if cluster is not None and cluster.detach:
+        return _run_detached(spec, here, run_dir, quiet=quiet, cluster=cluster, how=how)
     remote = _NoRemote() if remote is None else remote
     resuming, first_dir = Resuming(spec), run_dir
     while True:
@@ -85,6 +99,56 @@ def run_job(
     if not run.interrupted and result.failed is not None:
         raise JobFailed(result.failed, result)
     return result
+
+
+class _Begins:
+    """Reports that the lead of a detached job listens."""
+
+    def __init__(self, begun: Callable[[], None]) -> None:
+        self._begun = begun
+
+    def listening(self, address: str, run_dir: Path) -> None:
+        self._begun()
+
+    def wanted(self) -> Wanted:
+        return Wanted.GO_ON
+
+
+def _run_detached(
+    spec: JobSpec,
+    here: Here,
+    run_dir: Path,
+    *,
+    quiet: bool,
+    cluster: ClusterOptions,
+    how: dict[str, Any],
+) -> Result:
+    """Let the job run in a process of the cluster that goes on when this one ends."""
+    from polyrhythm.engines.ray_detached import detach
+
+    run_dir = run_dir.resolve()
+    attached = replace(cluster, detach=False, address=None)
+    job = partial(_run_on, spec, here, run_dir, quiet, attached, how)
+    with discarded_if_not_started(run_dir):
+        detach(job, run_dir, cluster.address)
+    return result_of_run(load_run(run_dir))
+
+
+def _run_on(
+    spec: JobSpec,
+    here: Here,
+    run_dir: Path,
+    quiet: bool,
+    cluster: ClusterOptions,
+    how: dict[str, Any],
+    begun: Callable[[], None],
+) -> None:
+    """Run a detached job until it ends, in the process that runs it, and print its result."""
+    remote = _Begins(begun)
+    result = run_job(
+        spec, here, run_dir, quiet=quiet, engine=RAY, cluster=cluster, remote=remote, **how
+    )
+    tell(result.text())
 
 
 def _run(

@@ -435,6 +435,16 @@ def train(
     ]
     | str
     | Mapping[str, object] = None,
+    detach: Annotated[
+        bool,
+        Option(
+            "--engine ray: end this command when the job has begun; the job goes on on the cluster. See"
+            " it with 'polyrhythm status', and end it with 'polyrhythm stop'.",
+            "--detach",
+            group=Group.PROCESSES,
+            commands=WORKERS_HERE,
+        ),
+    ] = False,
     sync: Annotated[
         str,
         Option(
@@ -939,7 +949,8 @@ def train(
             `resources_per_server` may be dicts (`resources_per_worker={"CPU": 2, "GPU": 1}`).
 
     Returns:
-        The result, with the trained model, the metrics and their history.
+        The result, with the trained model, the metrics and their history. With `detach`, the result
+        so far of a job that runs.
 
     Raises:
         UsageError: an option is unknown or wrong, or `main` cannot be sent. No process was

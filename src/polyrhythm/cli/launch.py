@@ -41,6 +41,13 @@ def launch(run: Callable[[], "Result"], *, as_json: bool, verbose: bool = False)
             raise  # there is no result to print, because the job did not start
         result, failure = error.result, error
     _ignore_signals()
+    if result.status == "running" and not as_json:
+        name = result.run.name
+        tell(
+            f"run {name} goes on on the cluster: 'polyrhythm status {name}' shows it, 'polyrhythm stop"
+            f" {name}' ends it"
+        )
+        return
     if as_json:
         print(json.dumps(result.summary), flush=True)
     else:

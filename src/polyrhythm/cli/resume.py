@@ -78,9 +78,9 @@ def resume(
     are counted from the beginning of the job, and seconds from now.
 
     A checkpoint has the settings of the job, and not those of the machine on which it ran, because
-    the job may continue on another one. Give --engine (with --address, --resources-per-worker and
-    --resources-per-server), --digest, --host, --port, --insecure, --threads and --devices again if
-    they should not have their defaults.
+    the job may continue on another one. Give --engine (with --address, --resources-per-worker,
+    --resources-per-server and --detach), --digest, --host, --port, --insecure, --threads and
+    --devices again if they should not have their defaults.
 
     Examples:
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
 
+from polyrhythm.core.cluster import HERE
 from polyrhythm.engines.requests import ChildRequest
 from polyrhythm.errors import UsageError
 from polyrhythm.observe.journal import JournalPart
@@ -76,12 +77,14 @@ class Engine(Protocol):
 class ClusterOptions:
     """How a job uses a cluster (`--engine ray`). `address`: that of the cluster; None: the cluster of
     this machine. `per_worker`, `per_server`: what each process asks for (`core/cluster.py`).
-    `threads`: how many threads torch uses in each worker; None: as many as it has CPUs."""
+    `threads`: how many threads torch uses in each worker; None: as many as it has CPUs. `detach`:
+    whether the job goes on when its command has ended."""
 
     address: str | None = None
     per_worker: tuple[str, ...] = ()
     per_server: tuple[str, ...] = ()
     threads: int | None = None
+    detach: bool = False
 
 
 LOOPBACK = "127.0.0.1"
@@ -109,11 +112,16 @@ def check_engine_runs(
             "--respawn restarts processes that have died, and --engine inline runs the job in one"
             " process: leave one of the two out"
         )
+    cluster = cluster or ClusterOptions()
     if name == RAY:
         if host != LOOPBACK:
             raise UsageError(
                 "--host and --engine ray contradict each other: every process listens on the address"
                 " that Ray knows of its node; leave --host out"
+            )
+        if cluster.detach and cluster.address == HERE:
+            raise UsageError(
+                "--detach and --address local contradict each other: that cluster ends with this command"
             )
         return
     if elastic:
@@ -121,8 +129,8 @@ def check_engine_runs(
             f"--workers with two numbers needs --engine ray, where a cluster may get room later: with"
             f" --engine {name} give one number; others may join with 'polyrhythm worker'"
         )
-    cluster = cluster or ClusterOptions()
     for flag, given in (
+        ("--detach", cluster.detach),
         ("--address", cluster.address),
         ("--resources-per-worker", cluster.per_worker),
         ("--resources-per-server", cluster.per_server),

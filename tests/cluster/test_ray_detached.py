@@ -1,0 +1,68 @@
+"""Jobs on a Ray cluster that go on when their command has ended."""
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from polyrhythm.observe.journal import read_journal
+from polyrhythm.observe.runs import JOURNAL, RESULT, load_run
+from tests.cluster.ray_jobs import JOB, command, environment, nothing_is_left, trains
+from tests.commands.start import run
+from tests.ray_cluster import RayCluster
+
+pytestmark = [pytest.mark.cluster, pytest.mark.ray, pytest.mark.timeout(300, func_only=True)]
+
+
+def detach(cluster: RayCluster, folder: Path, *args: object) -> subprocess.CompletedProcess[str]:
+    (folder / "job.py").write_text(JOB)
+    words = command(cluster, "job.py", "--detach", "--name", "detached", *args)
+    return subprocess.run(
+        words, cwd=folder, env=environment(), capture_output=True, text=True, timeout=120
+    )
+
+
+def test_a_detached_job_goes_on_without_its_command_until_it_is_stopped(
+    ray_cluster: RayCluster, tmp_path: Path
+) -> None:
+    ended = detach(ray_cluster, tmp_path, "--workers", 1, "--servers", 2)
+    assert ended.returncode == 0, ended.stderr
+    assert "run detached goes on on the cluster: 'polyrhythm status detached'" in ended.stdout
+    folder = tmp_path / "runs" / "detached"
+    trains(folder)
+    assert load_run(folder).word == "running"
+    stopped = run("stop", "detached", cwd=tmp_path)
+    assert stopped.returncode == 0, stopped.stderr
+    assert load_run(folder).word == "stopped"
+    assert (folder / RESULT).is_file() and (folder / "model.safetensors").is_file()
+    assert "stopped" in (folder / "command.log").read_text(), "the result is in the log"
+    nothing_is_left(ray_cluster)
+
+
+def test_all_of_a_detached_job_ends_with_the_process_that_runs_it(
+    ray_cluster: RayCluster, tmp_path: Path
+) -> None:
+    ended = detach(ray_cluster, tmp_path, "--workers", 1, "--servers", 1)
+    assert ended.returncode == 0, ended.stderr
+    folder = tmp_path / "runs" / "detached"
+    trains(folder)
+    process = load_run(folder).process
+    assert process is not None
+    os.kill(process.pid, signal.SIGKILL)
+    nothing_is_left(ray_cluster)
+    assert not [line for line in read_journal(folder / JOURNAL) if line["what"] == "ended"]
+
+
+def test_a_detached_job_that_cannot_begin_is_an_error_of_its_command(
+    ray_cluster: RayCluster, tmp_path: Path
+) -> None:
+    refused = detach(
+        ray_cluster, tmp_path, "--resources-per-server", "nothing=1", "--start-timeout", 5
+    )
+    assert refused.returncode == 1
+    assert "s0 and s1 have not started yet" in refused.stderr.split("no room")[0], refused.stderr
+    assert "the cluster has no room for this job after 5 s" in refused.stderr
+    assert not (tmp_path / "runs").exists()
+    nothing_is_left(ray_cluster)
