@@ -281,7 +281,7 @@ SENTENCES = {
     "not-saved": "the trained model could not be saved: {cause}",
     "not-written": "{detail}",
     "model-held": "the trained model cannot be saved yet, and the servers hold it in memory: {detail}",
-    "moved": "slices have moved to other servers meanwhile; saving is tried again",
+    "copies-lost": "a server was lost that had copies of it; it is copied again",
     "no-progress": "no part of the model was written for a minute; {servers} {servers:was|were}"
     " asked for parameters",
     "slices-lost": "server s{server} died ({cause}), and with it all copies of {slices:slice},"

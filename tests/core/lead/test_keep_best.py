@@ -1,6 +1,8 @@
 """How the lead keeps the best model. It saves the version that was evaluated if the servers still
 have it, and otherwise the version after the next fold."""
 
+import pytest
+
 from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
 from polyrhythm.core.machine import Effect
@@ -222,6 +224,30 @@ def test_copies_of_a_lost_server_are_made_again_by_its_replica() -> None:
     assert [effect.round for effect in of(effects, fx.CreateModel)] == [1]
     assert len(sent(effects, m.Capture, "s0")) == 1
     assert best_lines(write(stage, 4)) == [(0.5, 1, True)]
+
+
+@pytest.mark.parametrize("failed", [False, True])
+def test_the_version_that_was_evaluated_is_kept_though_its_slices_move(failed: bool) -> None:
+    """s1 is drained. It sends the copies that it has made, and leaves when they are written."""
+    stage = stage_of()
+    round_of(stage, 1)
+    report(stage, 0.5, 1)
+    stage.tell(m.Drain(server=1))
+    stage.from_servers(m.Placed, round=1)
+    stage.tell(m.CaughtUp(server=1, peer=0, routing=stage.routing))
+    stage.from_servers(m.Placed, round=1)
+    round_of(stage, 2)
+    effects = stage.from_servers(m.Placed, round=2)
+    assert sent(effects, m.Release) and not of(effects, fx.DiscardModel)
+    assert {route.primary for route in sent(effects, m.Routing)[0].routes} == {0}
+    epoch = stage.routing
+    if failed:
+        stage.tell(ev.SavingFailed(2, "cannot write"))
+    else:
+        assert best_lines(write(stage, 2)) == [(0.5, 1, True)]
+    assert stage.routing == epoch + 1
+    effects = stage.tell(m.Placed(server=0, routing=stage.routing, round=2))
+    assert [stop.reason.code for stop in sent(effects, m.Stop, "s1")] == ["drained"]
 
 
 def test_a_loss_is_best_when_it_is_lowest() -> None:

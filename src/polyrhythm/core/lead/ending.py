@@ -153,11 +153,9 @@ class Ending:
         else:
             self._end_if_written()
 
-    def on_rerouted(self, rounds: int, now_ns: int, *, moved: bool) -> None:
-        """Continue to save the model, now that every server applies the new routes. `moved`: slices
-        have new primaries."""
-        if moved:
-            self._best.on_rerouted(rounds, now_ns, last=self.begun)
+    def on_rerouted(self, rounds: int, now_ns: int) -> None:
+        """Continue to save the model, now that every server applies the new routes."""
+        self._best.on_rerouted(rounds, now_ns, last=self.begun)
         self._saving.ask()
         self._end_if_written()
 

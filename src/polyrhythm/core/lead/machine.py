@@ -89,7 +89,7 @@ class LeadMachine:
         register = self._deadlines.register
         register(self._lifecycle.suspicion, self._lifecycle.evict_silent)
         register(parts.broken, parts.broken.expire)
-        register(state.saving, lambda now_ns: self._ending.on_time(self._mode.done, now_ns))
+        register(state.saving, self._give_up_saving)
         register(state.best.saving)
         register(parts.servers.suspicion, self._suspect_servers)
         register(parts.progress.goals.limit, self._end_overtime)
@@ -364,7 +364,8 @@ class LeadMachine:
             self._mode.on_learned(now_ns)
 
     def _advance(self, now_ns: int, *, promotes: bool) -> bool:
-        return self._servers.advance(now_ns, promotes=promotes, busy=self._cuts.writers)
+        busy = self._cuts.writers | self._best.senders
+        return self._servers.advance(now_ns, promotes=promotes, busy=busy)
 
     def _advance_between_folds(self, now_ns: int) -> None:
         """Let slices take their next steps. With rounds, slices get new primaries in the middle of a
@@ -409,7 +410,7 @@ class LeadMachine:
             self._lifecycle.open_if_ready(now_ns)
         elif not self._rounds.opening:
             self._lifecycle.enter_attached(now_ns)
-        self._ending.on_rerouted(self._mode.done, now_ns, moved=bool(change.promoted))
+        self._ending.on_rerouted(self._mode.done, now_ns)
 
     def _secured(self, member: Member) -> int:
         """The last contribution of a member that is in every slice and on every copy."""
@@ -455,6 +456,24 @@ class LeadMachine:
             # a part of a worker's state is a sign of life: heartbeats of the worker wait behind it
             self._lifecycle.suspicion.hear(message.worker, now_ns)
             self._cuts.keeping.on_part(message, now_ns)
+
+    # -- the model -----------------------------------------------------------------------------
+
+    # A drained server may wait until its copies of the best model are written, or are given up.
+
+    def _on_stored(self, event: ev.SliceStored, now_ns: int) -> None:
+        self._ending.on_stored(event, now_ns)
+        self._advance_between_folds(now_ns)
+
+    def _on_saving_failed(self, event: ev.SavingFailed, now_ns: int) -> None:
+        self._ending.on_saving_failed(event, self._mode.done, now_ns)
+        self._advance_between_folds(now_ns)
+
+    def _give_up_saving(self, now_ns: int) -> None:
+        was_active = self._best.active
+        self._ending.on_time(self._mode.done, now_ns)
+        if was_active and not self._best.active:
+            self._advance_between_folds(now_ns)
 
     # -- time ----------------------------------------------------------------------------------
 
@@ -506,13 +525,11 @@ class LeadMachine:
         ev.LinkClosed: _on_link_closed,
         ev.StopAsked: lambda lead, event, now_ns: lead._requests.on_signal(event, now_ns),
         ev.Tick: _on_tick,
-        ev.SliceStored: lambda lead, event, now_ns: lead._ending.on_stored(event, now_ns),
+        ev.SliceStored: _on_stored,
         ev.ModelSaved: lambda lead, event, now_ns: lead._ending.on_saved(
             event, lead._mode.done, now_ns
         ),
-        ev.SavingFailed: lambda lead, event, now_ns: lead._ending.on_saving_failed(
-            event, lead._mode.done, now_ns
-        ),
+        ev.SavingFailed: _on_saving_failed,
         ev.ResumeAsked: _on_resume_asked,
         ev.CutCommitted: lambda lead, event, now_ns: lead._cuts.on_committed(event, now_ns),
         m.Placed: _on_placed,

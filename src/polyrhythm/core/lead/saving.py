@@ -68,6 +68,9 @@ class SavingState(msgspec.Struct):
     missing: set[int] = set()
     asked: dict[int, tuple[int, int]] = {}
     """Per missing slice, the server that was asked for it, with its incarnation."""
+    copies: dict[int, tuple[int, int]] = {}
+    """Per missing slice, the server that has made a copy of it, with its incarnation. Empty if the
+    servers send their present parameters."""
     began_ns: int = 0
     active: bool = False
     wake_ns: int | None = None
@@ -130,6 +133,13 @@ class Saving:
         self._state.to_store, self._state.rests = to_store, False
         self._state.missing = set(range(len(routing.routes)))
         self._state.asked = {}
+        self._state.copies = {}
+        if self._state.copied:
+            primaries = {slice_: route.primary for slice_, route in enumerate(routing.routes)}
+            self._state.copies = {
+                slice_: (server, routing.incarnations[server])
+                for slice_, server in primaries.items()
+            }
         self._state.wake_ns = now_ns + _PATIENCE_NS
         last = not self._state.copied
         create = CreateModel(
@@ -143,16 +153,37 @@ class Saving:
         self._outbox.do(create)
         self.ask()
 
+    @property
+    def senders(self) -> frozenset[int]:
+        """The servers that have copies of slices which are missing."""
+        copies = self._state.copies if self._state.active else {}
+        return frozenset(server for server, _ in copies.values())
+
+    @property
+    def lacks_copies(self) -> bool:
+        """Whether a server with copies is lost."""
+        incarnations = self._routing.incarnations
+        return any(
+            server not in self._routing.addresses or incarnations[server] != incarnation
+            for server, incarnation in self._state.copies.values()
+        )
+
     def ask(self) -> None:
-        """Ask for slices that are missing. This does nothing while slices change their primary:
-        call it again when every server applies the new routes."""
-        if not self._state.active or not self._state.missing or self._routing.change is not None:
+        """Ask for slices that are missing. *Copies stay where they were made, even if their slices move;
+        present parameters are not sent while slices change their primary*: call this again when
+        every server applies the new routes."""
+        copied = self._state.copied
+        if not self._state.active or not self._state.missing:
+            return
+        if self._routing.change is not None and not copied:
             return
         routes, incarnations = self._routing.routes, self._routing.incarnations
         wanted: dict[int, list[int]] = {}
         busy: dict[int, int] = {}
         for slice_ in sorted(self._state.missing):
-            server = routes[slice_].primary
+            server = self._state.copies[slice_][0] if copied else routes[slice_].primary
+            if server not in self._routing.addresses:
+                continue  # its copies are lost, and the file is given up in a moment
             if self._state.asked.get(slice_) == (server, incarnations[server]):
                 busy[server] = busy.get(server, 0) + 1
             else:
@@ -179,6 +210,7 @@ class Saving:
             return
         self._state.missing.remove(event.slice)
         self._state.asked.pop(event.slice, None)
+        self._state.copies.pop(event.slice, None)
         self._state.wake_ns = now_ns + (_PATIENCE_NS if self._state.missing else _COMMIT_NS)
         if self._state.missing:
             self.ask()
@@ -241,6 +273,7 @@ class Saving:
 
     def _over(self) -> None:
         self._state.active = False
+        self._state.copies = {}
         self._state.wake_ns = None
 
     def _late(self) -> list[int]:
@@ -311,6 +344,11 @@ class KeepBest:
     def active(self) -> bool:
         """Whether the file of the best model is being written."""
         return self._saving.active
+
+    @property
+    def senders(self) -> frozenset[int]:
+        """The servers that have copies of the best model which are missing in its file."""
+        return self._saving.senders
 
     # In the methods below, `done` is the number of rounds (without rounds: round equivalents) that
     # the job has done, and `last` says that the job ends, so no further fold may come.
@@ -390,9 +428,10 @@ class KeepBest:
             self._copy_if_due(done, now_ns, last=last)
 
     def on_rerouted(self, done: int, now_ns: int, *, last: bool) -> None:
-        """Give up the file and copy again: slices have new primaries, which have no copies."""
-        if self.active:
-            self._note_failure(self._saving.abandon(Reason("moved")))
+        """Continue now that every server applies the new routes. If a server with copies is lost, give
+        up the file and copy again. Copies of slices that have moved stay where they are."""
+        if self.active and self._saving.lacks_copies:
+            self._note_failure(self._saving.abandon(Reason("copies-lost")))
             if self._state.due is None:
                 self._state.due = _Due(self._state.evaluated)
         self._copy_if_due(done, now_ns, last=last)
