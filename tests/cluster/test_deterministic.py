@@ -1,12 +1,12 @@
 """`--deterministic`: two runs of a job compute bit-identical parameters, whichever worker is
-quicker."""
+quicker, and whichever servers join and leave."""
 
 import json
 from pathlib import Path
 
 import pytest
 
-from tests.cluster.processes import call
+from tests.cluster.processes import Command, call, wait_until
 
 JOB = """
 import os, time
@@ -53,6 +53,46 @@ def test_two_runs_compute_the_same_bits(tmp_path: Path, flags: list[object]) -> 
         assert json.loads(done.stdout)["points"] == 2 * 203
         found.append((folder / "bits").read_bytes())
     assert found[0] == found[1]
+
+
+def test_moving_slices_change_no_bit(tmp_path: Path) -> None:
+    """Two servers join, and three are drained, one of them a joiner."""
+    job = tmp_path / "job.py"
+    unhurried = "0.004 if os.path.exists('moved') else 0.05"
+    job.write_text(JOB.replace("os.urandom(1)[0] / 255 * 0.004", unhurried))
+    common = ("--workers", 2, "--servers", 4, "--epochs", 40, "--deterministic", "--json")
+    found = []
+    for moves in (False, True):
+        folder = tmp_path / str(moves)
+        folder.mkdir()
+        if not moves:
+            (folder / "moved").touch()
+        with Command(job, *common, cwd=folder) as command:
+            if moves:
+                command.await_round(3)
+                change_servers(command)
+                assert not command.journal("ended")
+                (folder / "moved").touch()
+            assert command.wait(90) == 0, command.stderr()
+        assert json.loads(command.stdout())["points"] == 40 * 203
+        found.append((folder / "bits").read_bytes())
+    assert found[0] == found[1]
+
+
+def change_servers(command: Command) -> None:
+    """Let s4 and s5 join, and drain s1, s3 and s4."""
+    for number in (4, 5):
+        command.serve()
+        wait_until(lambda n=number: joined(command, n), f"s{number} joins")
+    for number in (1, 3, 4):
+        drained = call("drain", "run", f"s{number}", cwd=command.cwd)
+        assert drained.returncode == 0, drained.stderr
+    promoted = [line["promoted"] for line in command.journal("rerouted")]
+    assert sum(sum(line.values()) for line in promoted) >= 2
+
+
+def joined(command: Command, server: int) -> bool:
+    return any(line["server"] == server for line in command.journal("server-joined"))
 
 
 def test_a_policy_that_depends_on_speed_is_refused(tmp_path: Path) -> None:
