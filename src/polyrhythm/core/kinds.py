@@ -1,34 +1,9 @@
-"""The kinds of contributions, as far as the machines must know: where the optimizer's steps are made,
-and what a fold adds up.
+"""The kinds of contributions, as far as the machines must know them: where the steps of the
+optimizer are made, what a fold adds up, how much a contribution weighs, which optimizers servers
+can run, and which slices are quantised.
 
 `tensors/kinds.py` defines what a contribution of each kind contains, and how servers add and fold
 it.
-
-How much a contribution weighs in the mean of its round: `--weights`.
-
-*By default every point counts equally, so a contribution weighs as many points as it contains. With
-`workers`, every contribution weighs the same, however many points it contains.* A worker that
-visits few points, because it is slow or has little data, then has as much influence as the others.
-The lead still counts points.
-
-The outer optimizer of kind local: what `--outer` accepts, and the optimizer that it names.
-
-*Servers use the averaged change of a round as a negative gradient, and make one step of the outer
-optimizer with it.* The learning rate of the outer step is the one in `--outer`; the workers' own
-rates only scale their local steps. `nesterov` with its defaults is DiLoCo's outer optimizer.
-
-Which of torch's optimizers servers can run.
-
-A server has slices and not whole tensors, so only elementwise optimizers give correct results
-there.
-
-How the slices of a contribution are sent: exactly, or as integers of 8 bits (`--push`).
-
-*With `int8`, a slice of parameters that goes over TCP is quantised: it is sent as integers of 8
-bits, with one scale for each block of 256 numbers. Everything else is sent exactly: the model's
-buffers, integers, slices that consist of rows, and all slices over links that carry references
-instead of bytes.* The form of a slice is chosen when its contribution is made. A slice that is sent
-again, to another server or over another link, is sent in the same form and with the same bytes.
 """
 
 from collections.abc import Collection, Sequence
@@ -85,7 +60,13 @@ BY_WORKERS = "workers"
 
 def weight_in_round(weights: str, points: float) -> float:
     """The weight of a contribution that contains this many points. `weights`: the value of
-    `--weights`."""
+    `--weights`.
+
+    *By default every point counts equally, so a contribution weighs as many points as it contains.
+    With `workers`, every contribution weighs the same, however many points it contains.* A worker
+    that visits few points, because it is slow or has little data, then has as much influence as the
+    others. The lead still counts points.
+    """
     return 1.0 if weights == BY_WORKERS else points
 
 
@@ -114,7 +95,11 @@ NOT_ELEMENTWISE = tuple(_REASONS)
 
 
 def reason_against(name: str) -> str:
-    """Why servers cannot run an optimizer that is not elementwise."""
+    """Why servers cannot run an optimizer that is not elementwise.
+
+    A server has slices and not whole tensors, so only elementwise optimizers give correct results
+    there.
+    """
     return _REASONS.get(name, "its class is not one of torch's elementwise optimizers")
 
 
@@ -148,7 +133,13 @@ _BETAS = {"beta1": 0.9, "beta2": 0.999}
 
 def parse_outer(text: str) -> OptimizerSpec | None:
     """The outer optimizer, with its options as one parameter group; None if the job has no outer
-    optimizer. `maximize` makes torch use the averaged change as a negative gradient."""
+    optimizer. `maximize` makes torch use the averaged change as a negative gradient.
+
+    *Servers use the averaged change of a round as a negative gradient, and make one step of the
+    outer optimizer with it.* The learning rate of the outer step is the one in `--outer`; the
+    workers' own rates only scale their local steps. `nesterov` with its defaults is DiLoCo's outer
+    optimizer.
+    """
     if text.strip() == OFF:
         return None
     said, _, rest = text.strip().partition(":")
@@ -240,7 +231,15 @@ _FLOATS = ("float32", "float64", "bfloat16", "float16")
 def may_be_quantised(layout: Layout, slice_: Slice) -> bool:
     """Whether this slice is quantised with `--push int8`. A slice that consists of rows of a sparse
     parameter is not quantised, because servers find out from the numbers which rows were sent
-    (`tensors/rows.py`)."""
+    (`tensors/rows.py`).
+
+    *With `int8`, a slice of parameters that goes over TCP is quantised: it is sent as integers of 8
+    bits, with one scale for each block of 256 numbers. Everything else is sent exactly: the model's
+    buffers, integers, slices that consist of rows, and all slices over links that carry references
+    instead of bytes.* The form of a slice is chosen when its contribution is made. A slice that is
+    sent again, to another server or over another link, is sent in the same form and with the same
+    bytes.
+    """
     space = layout.spaces[slice_.space]
     return not space.buffers and space.dtype in _FLOATS and not slice_.width
 

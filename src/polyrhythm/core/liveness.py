@@ -4,29 +4,6 @@ A peer whose link ends counts as dead at once; suspicion is needed only for a pe
 *A peer may be silent for the mean gap between its heartbeats, plus twice that gap or four standard
 deviations, whichever is more, plus half a second for the network.* Mean and deviation are those of
 the last 20 gaps, so a slow or irregular peer gets more time than a regular one.
-
-*A link is silent if nothing has arrived over it for three seconds, or for six heartbeat intervals
-if that is longer. The lead decides what follows one second later (or two intervals), when it also
-knows of silence that began at the same time on other links.* Unlike a process, a link needs no
-measured limit, because its silence counts only if the lead has heard from the process at the other
-end meanwhile.
-
-When the next heartbeat of a process is due.
-
-Whether the lead is alive, as a worker or a server sees it.
-
-The lead sends heartbeats to every process that is linked to it, and these processes send heartbeats
-to the lead (dSyncPS has heartbeats in both directions). *A process applies to a silent lead the
-same rule that the lead applies to silent peers. Time in which the process itself was paused does
-not count. After `--lead-timeout` without a message, the process treats the lead as lost.*
-
-How long a worker's process was stopped (SIGSTOP, a debugger, a frozen container), as the process
-itself measures it.
-
-The process reads the clock at regular intervals. *If a reading is late and the process used no CPU
-time meanwhile, the process was stopped. If it used CPU time, it was not stopped: it was in a call
-that lets no other thread run.* A stop that is shorter than the interval plus half a second is not
-detected.
 """
 
 from collections import deque
@@ -56,7 +33,14 @@ _JUDGED_AFTER_S, _JUDGED_AFTER_BEATS = 1.0, 2
 
 
 def silent_link_s(heartbeat_s: float) -> float:
-    """How long nothing may come over a link before it is silent."""
+    """How long nothing may come over a link before it is silent.
+
+    *A link is silent if nothing has arrived over it for three seconds, or for six heartbeat
+    intervals if that is longer. The lead decides what follows one second later (or two intervals),
+    when it also knows of silence that began at the same time on other links.* Unlike a process, a
+    link needs no measured limit, because its silence counts only if the lead has heard from the
+    process at the other end meanwhile.
+    """
     return max(_SILENT_LINK_S, _SILENT_LINK_BEATS * heartbeat_s)
 
 
@@ -221,6 +205,8 @@ class PauseDetector(msgspec.Struct):
 
 
 class Heartbeat:
+    """When the next heartbeat of a process is due."""
+
     __slots__ = ("_every_ns", "next_ns")
 
     def __init__(self) -> None:
@@ -292,6 +278,15 @@ class HeardThrottle:
 
 
 class LeadWatch:
+    """Whether the lead is alive, as a worker or a server sees it.
+
+    The lead sends heartbeats to every process that is linked to it, and these processes send
+    heartbeats to the lead (dSyncPS has heartbeats in both directions). *A process applies to a
+    silent lead the same rule that the lead applies to silent peers. Time in which the process
+    itself was paused does not count. After `--lead-timeout` without a message, the process treats
+    the lead as lost.*
+    """
+
     __slots__ = ("_pauses", "_pulse", "_suspected", "_timeout_ns", "beats", "wake_ns")
 
     def __init__(self) -> None:
@@ -406,7 +401,16 @@ def stopped_ns(gap_ns: int, every_ns: int, ran_ns: int) -> int:
 
 class Pauses:
     """The pauses of this process. In all methods `ran_ns` is the CPU time that the process has used
-    since it began."""
+    since it began.
+
+    How long a worker's process was stopped (SIGSTOP, a debugger, a frozen container), as the
+    process itself measures it.
+
+    The process reads the clock at regular intervals. *If a reading is late and the process used no
+    CPU time meanwhile, the process was stopped. If it used CPU time, it was not stopped: it was in
+    a call that lets no other thread run.* A stop that is shorter than the interval plus half a
+    second is not detected.
+    """
 
     def __init__(self, every_ns: int, now_ns: int, ran_ns: int) -> None:
         self.every_ns = every_ns

@@ -1,12 +1,6 @@
-"""Checks a model that a worker announces: whether servers can hold it, and whether it is equal to the
-job's model.
-
-The names of folders and files of runs. A job with one model has `model.safetensors`; a job with
-several models has a file for each, such as `model-critic.safetensors`.
-
-The state that the user's code adds to a checkpoint with `worker.keep`: its greatest size, and the
-parts in which it is sent.
-"""
+"""Models: whether servers can hold the model that a worker announces, and whether it is equal to
+the job's model; the names of model files; and the size of the state that the user's code adds to
+checkpoints (`worker.keep`)."""
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
@@ -155,7 +149,11 @@ BEST = f"model-best{SUFFIX}"
 
 def file_of(model: str = "", *, best: bool = False) -> str:
     """The name of the file of a model. `model`: its name, if the job has several. `best`: the file
-    of the best model, which a job with `--keep-best` keeps."""
+    of the best model, which a job with `--keep-best` keeps.
+
+    The names of folders and files of runs. A job with one model has `model.safetensors`; a job with
+    several models has a file for each, such as `model-critic.safetensors`.
+    """
     file = BEST if best else MODEL
     return f"{file.removesuffix(SUFFIX)}-{model}{SUFFIX}" if model else file
 

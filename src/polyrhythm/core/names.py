@@ -1,9 +1,6 @@
 """The names of processes: s0, s1, ... (servers), w0, w1, ... (workers), operator-1, ... (links of
 operators). A machine addresses a message with such a name, or with `lead`: `core/seat.py` says in
-which process the lead runs.
-
-What an address says about the processes that can reach it.
-"""
+which process the lead runs."""
 
 from functools import cache
 

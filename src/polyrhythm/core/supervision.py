@@ -1,21 +1,5 @@
-"""Whether and when a process that died is started again.
-
-*A process is started again half a second after its first death. The delay doubles with each further
-death, up to 30 s. It is half a second again after a life in which a worker contributed, or that
-lasted for a minute. A process that dies five times in a row within ten seconds of its start is not
-started again, even if it contributed: otherwise a worker that always fails at the same point would
-be started for ever.*
-
-Workers, and servers that held slices, are started again only with `--respawn`. A server that dies
-before all servers of the job have joined holds no slices, so it is always started again.
-
-Whether a job that has lost slices goes back to its newest checkpoint and continues from there.
-
-*With `--on-loss resume`, a job that has lost slices or its lead continues from its newest
-checkpoint. It ends after three resumes in a row without a new checkpoint, because the same fault
-would probably stop it again.* The job continues without the servers that died, unless `--respawn`
-starts them again.
-"""
+"""Whether and when a process that died is started again, and whether a job that has lost slices
+continues from its newest checkpoint."""
 
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -70,6 +54,16 @@ class _Past:
 
 
 class Respawn:
+    """*A process is started again half a second after its first death. The delay doubles with each
+    further death, up to 30 s. It is half a second again after a life in which a worker contributed,
+    or that lasted for a minute. A process that dies five times in a row within ten seconds of its
+    start is not started again, even if it contributed: otherwise a worker that always fails at the
+    same point would be started for ever.*
+
+    Workers, and servers that held slices, are started again only with `--respawn`. A server that
+    dies before all servers of the job have joined holds no slices, so it is always started again.
+    """
+
     def __init__(self) -> None:
         self._past: dict[str, _Past] = {}
 
@@ -142,6 +136,11 @@ class NewestCheckpoint:
 
 
 class Resuming:
+    """*With `--on-loss resume`, a job that has lost slices or its lead continues from its newest
+    checkpoint. It ends after three resumes in a row without a new checkpoint, because the same
+    fault would probably stop it again.* The job continues without the servers that died, unless
+    `--respawn` starts them again."""
+
     def __init__(self, job: JobSpec) -> None:
         self._job = job
         self._last = 0

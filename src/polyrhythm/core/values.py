@@ -1,17 +1,5 @@
-"""Durations as users write them: a number and its unit, such as 10ms or 60s.
-
-Sizes as users write them: a number and its unit, such as 500MB or 2GiB. 0 needs no unit.
-
-Limits on names and reasons that peers send: their length and their characters.
-
-*A name with control characters, or of more than 100 characters, is refused. A reason is cut at
-1,000 characters, and its control characters are escaped.* Names and reasons are checked before they
-are stored, sent on or written to the journal.
-
-When the next cut (the state of a checkpoint) is due.
-
-Lists of the last values of something.
-"""
+"""Values as users and peers write them: durations, sizes, names and reasons, and the times at which
+checkpoints are due."""
 
 import re
 from typing import TypeVar
@@ -91,7 +79,12 @@ _CUT = "..."
 
 def name_fault(name: str) -> Reason | None:
     """Why this text is refused as a name; None if it is accepted. The reason does not contain the
-    text."""
+    text.
+
+    *A name with control characters, or of more than 100 characters, is refused. A reason is cut at
+    1,000 characters, and its control characters are escaped.* Names and reasons are checked before
+    they are stored, sent on or written to the journal.
+    """
     if not name.strip():
         return Reason("name-missing")
     if len(name) > MOST_NAME:

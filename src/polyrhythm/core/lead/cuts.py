@@ -6,21 +6,6 @@ contributions that are in the slices.* With rounds, a cut is taken after a fold 
 taken after this fold, and the next fold is tried. Without rounds, the lead asks every member to
 withhold its next contribution, waits until no contribution is in flight, and takes the cut then;
 workers continue to compute meanwhile.
-
-*One cut is made at a time. The lead gives a cut up if a server is lost before it has written its
-part, or cannot write it; the next cut is made when it is due.* Servers write in the background. The
-lead's process writes the record and the manifest when all parts are written (decision 051) and the
-state of the user's code has arrived.
-
-The state that the user's code adds to checkpoints: which worker is asked for it, and how long the
-lead waits.
-
-*The state comes from one worker: of the members that have taken part since the first round, the one
-whose name comes first (worker-0). If all of these have left, it is the member that entered first.
-Only the worker that was asked can send a state, and only up to a limit. A state belongs to one cut:
-if the worker is lost before it has sent the whole state, the cut is given up, and the next cut asks
-the successor. If the worker is silent for too long, or its state cannot be kept, the checkpoint is
-made without the state, and the journal says so* (decision 054).
 """
 
 from enum import Enum
@@ -62,6 +47,17 @@ class KeepingState(msgspec.Struct):
 
 
 class StateKeeping:
+    """Which worker is asked for the state that the user's code adds to checkpoints, and how long
+    the lead waits for it.
+
+    *The state comes from one worker: of the members that have taken part since the first round, the
+    one whose name comes first (worker-0). If all of these have left, it is the member that entered
+    first. Only the worker that was asked can send a state, and only up to a limit. A state belongs
+    to one cut: if the worker is lost before it has sent the whole state, the cut is given up, and
+    the next cut asks the successor. If the worker is silent for too long, or its state cannot be
+    kept, the checkpoint is made without the state, and the journal says so* (decision 054).
+    """
+
     def __init__(self, state: KeepingState, parts: Parts) -> None:
         self._state = state
         self._view = parts.view
@@ -233,6 +229,11 @@ class CutsState(msgspec.Struct):
 
 
 class Cuts:
+    """*One cut is made at a time. The lead gives a cut up if a server is lost before it has written
+    its part, or cannot write it; the next cut is made when it is due.* Servers write in the
+    background. The lead's process writes the record and the manifest when all parts are written
+    (decision 051) and the state of the user's code has arrived."""
+
     def __init__(self, state: CutsState, parts: Parts, mode: Mode) -> None:
         self._state = state
         self.keeping = StateKeeping(state.keeping, parts)

@@ -1,28 +1,5 @@
-"""The trained model: when a job ends, the lead's process writes the model to a file in the run's
-folder.
-
-*Every primary sends the parameters of its slices to the lead's process, a few slices at a time, so
-that this process never holds a second copy of the model. Each slice is stored once. If a server is
-lost meanwhile, its replica is asked for the slices that are missing. The job ends when the file has
-its final name, or when the file is given up: slices are lost, or no slice is stored for a long time.*
-
-*A full or failing disk does not end the job: the servers hold the model, and the lead tries to write
-it to the job's store, and then again and again to the folder and to the store, until that succeeds or
-a stop is requested.*
-
-The best model: with `--keep-best accuracy`, the version with the highest accuracy that a worker
-reported is kept in a file of its own, beside the final model. Any other metric can take the place of
-the accuracy; `core/metrics.py` says whether its highest or its lowest value is the best.
-
-*With rounds, the version that was evaluated is kept, if the servers still have it when the report
-arrives: each server copies its parameters at once, before the next fold, and the copies are collected
-while training goes on. If the servers do not have that version any more, or if the worker had made
-local steps when it evaluated, the version after the next fold is kept instead; if no fold follows
-because the job ends, the last version is kept. Without rounds, each server copies its parameters when
-the lead's order arrives.* One file is written at a time. A better report that comes while a file is
-written waits until that file is complete. Which version is kept then depends, as above, on the version
-that the servers have at that moment.
-"""
+"""The model files of a job: the trained model, which is written when the job ends (`Saving`), and
+the best model (`KeepBest`, `--keep-best`)."""
 
 import msgspec
 
@@ -84,6 +61,20 @@ class SavingState(msgspec.Struct):
 
 
 class Saving:
+    """When a job ends, the process of the lead writes the trained model to a file in the folder of
+    the run.
+
+    *Every primary sends the parameters of its slices to the lead's process, a few slices at a time,
+    so that this process never holds a second copy of the model. Each slice is stored once. If a
+    server is lost meanwhile, its replica is asked for the slices that are missing. The job ends
+    when the file has its final name, or when the file is given up: slices are lost, or no slice is
+    stored for a long time.*
+
+    *A full or failing disk does not end the job: the servers hold the model, and the lead tries to
+    write it to the job's store, and then again and again to the folder and to the store, until that
+    succeeds or a stop is requested.*
+    """
+
     def __init__(
         self,
         state: SavingState,
@@ -313,6 +304,21 @@ class BestState(msgspec.Struct):
 
 
 class KeepBest:
+    """The best model: with `--keep-best accuracy`, the version with the highest accuracy that a
+    worker reported is kept in a file of its own, beside the final model. Any other metric can take
+    the place of the accuracy; `core/metrics.py` says whether its highest or its lowest value is the
+    best.
+
+    *With rounds, the version that was evaluated is kept, if the servers still have it when the
+    report arrives: each server copies its parameters at once, before the next fold, and the copies
+    are collected while training goes on. If the servers do not have that version any more, or if
+    the worker had made local steps when it evaluated, the version after the next fold is kept
+    instead; if no fold follows because the job ends, the last version is kept. Without rounds, each
+    server copies its parameters when the lead's order arrives.* One file is written at a time. A
+    better report that comes while a file is written waits until that file is complete. Which
+    version is kept then depends, as above, on the version that the servers have at that moment.
+    """
+
     def __init__(
         self,
         state: BestState,

@@ -1,33 +1,6 @@
-"""Admission to a server that does not run the lead: it accepts only peers that the lead has
-announced.
-
-*The lead announces a server with its incarnation in `Place`, and a worker in `Introduced` when it
-admits the worker. The announcement and the hello of the peer travel over different links, so a peer
-that is not announced yet waits for up to five seconds before it is refused. These peers are refused
-at once: a peer that the lead has replaced by a later incarnation; a server with a lower number,
-because this server itself dials the servers with lower numbers; and a worker without a number or an
-incarnation, because the lead gives both to every worker. Nothing that a peer sends is read before
-its link is bound.*
-
-Links whose peers have not completed the handshake: how many a server keeps, and for how long.
-
-*At most 64 links may be silent (no hello yet), and at most 64 unproven (a hello but no proof yet).
-When one more comes, the oldest link of that kind is closed. When file descriptors are scarce, the
-oldest silent link is closed before the next connection is accepted, or the oldest unproven one if
-no link is silent; so some descriptors stay free for members. A peer has ten seconds for the whole
-handshake.* A flood of silent connections therefore never closes the link of a peer that has sent a
-hello.
-
-Links over which nothing comes although they have not ended.
-
-*A process sends a heartbeat over each of its TCP links to servers once per heartbeat interval, unless
-it has other bytes to send. So a link over which nothing comes for longer is silent (`liveness` has the
-limit). The server then reports the peer to the lead, once per heartbeat, until something comes. A link
-that carries a large tensor slowly is not silent: every byte counts, and not only complete frames.*
-
-A server cannot know whether the link or the peer is at fault. The lead decides that
-(`core/lead/servers/broken_links.py`), because both report to it.
-"""
+"""Which links a server keeps: those of peers that the lead has announced (`PeerAdmission`), and a
+limited number of links whose handshake is not complete (`Strangers`). Links over which nothing
+comes are reported to the lead (`QuietLinks`)."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -53,6 +26,18 @@ class _Call:
 
 
 class PeerAdmission:
+    """Admission to a server that does not run the lead: the server accepts only peers that the lead
+    has announced.
+
+    *The lead announces a server with its incarnation in `Place`, and a worker in `Introduced` when
+    it admits the worker. The announcement and the hello of the peer travel over different links, so
+    a peer that is not announced yet waits for up to five seconds before it is refused. These peers
+    are refused at once: a peer that the lead has replaced by a later incarnation; a server with a
+    lower number, because this server itself dials the servers with lower numbers; and a worker
+    without a number or an incarnation, because the lead gives both to every worker. Nothing that a
+    peer sends is read before its link is bound.*
+    """
+
     def __init__(self, server: int, workers: int = 0) -> None:
         """`workers`: the number of workers in the job. They may all connect at once."""
         self._server = server
@@ -194,7 +179,15 @@ PATIENCE_NS = 10 * 10**9
 
 class Strangers:
     """The links whose handshake is not complete, oldest first within each kind. The caller gives
-    each link a number."""
+    each link a number.
+
+    *At most 64 links may be silent (no hello yet), and at most 64 unproven (a hello but no proof
+    yet). When one more comes, the oldest link of that kind is closed. When file descriptors are
+    scarce, the oldest silent link is closed before the next connection is accepted, or the oldest
+    unproven one if no link is silent; so some descriptors stay free for members. A peer has ten
+    seconds for the whole handshake.* A flood of silent connections therefore never closes the link
+    of a peer that has sent a hello.
+    """
 
     def __init__(self, most: int = MOST) -> None:
         self._most = most
@@ -258,6 +251,18 @@ Peer = tuple[str, int]
 
 
 class QuietLinks:
+    """Links over which nothing comes although they have not ended.
+
+    *A process sends a heartbeat over each of its TCP links to servers once per heartbeat interval,
+    unless it has other bytes to send. So a link over which nothing comes for longer is silent
+    (`liveness` has the limit). The server then reports the peer to the lead, once per heartbeat,
+    until something comes. A link that carries a large tensor slowly is not silent: every byte
+    counts, and not only complete frames.*
+
+    A server cannot know whether the link or the peer is at fault. The lead decides that
+    (`core/lead/servers/broken_links.py`), because both report to it.
+    """
+
     def __init__(self, heartbeat_s: float) -> None:
         self._limit_ns = round(silent_link_s(heartbeat_s) * 1e9)
         self._pause_ns = round(_LOOKS_MISSED * heartbeat_s * 1e9)

@@ -1,20 +1,5 @@
-"""The steps of a primary that its replicas have confirmed.
-
-*A primary acknowledges a step only after every replica in its routing epoch has confirmed it. Only
-the lead can take a replica out of that set, with a new epoch.* A step is a fold or, without rounds,
-a contribution. A confirmation covers all slices that the peer copies from this primary, and every
-earlier step.
-
-*The primary begins to wait for the confirmations of a learner when the learner has the state that it
-fetched. Once the learner also has the steps that were made before that moment, it has everything that
-can have been acknowledged.* A peer may be a replica of some slices and a learner of others. Until it
-has the state of the others, its confirmations cover only the slices of which it is a replica.
-
-Which slices a server copies from which primary, and which of them it has requested.
-
-*A copy belongs to the primary that it was fetched from. If the slice gets another primary, the copy
-is dropped, and fetched again if the new routes name this server as a holder.*
-"""
+"""The steps of a primary that its replicas have confirmed (`Replication`), and the slices that a
+server copies from other primaries (`ReplicaFetch`)."""
 
 from collections.abc import Iterable
 
@@ -35,6 +20,18 @@ def fold_step(round_: int) -> Step:
 
 
 class Replication:
+    """*A primary acknowledges a step only after every replica in its routing epoch has confirmed
+    it. Only the lead can take a replica out of that set, with a new epoch.* A step is a fold or,
+    without rounds, a contribution. A confirmation covers all slices that the peer copies from this
+    primary, and every earlier step.
+
+    *The primary begins to wait for the confirmations of a learner when the learner has the state
+    that it fetched. Once the learner also has the steps that were made before that moment, it has
+    everything that can have been acknowledged.* A peer may be a replica of some slices and a
+    learner of others. Until it has the state of the others, its confirmations cover only the slices
+    of which it is a replica.
+    """
+
     def __init__(self) -> None:
         self.replicas: frozenset[int] = frozenset()
         self.learners: frozenset[int] = frozenset()
@@ -175,6 +172,12 @@ class Replication:
 
 
 class ReplicaFetch:
+    """Which slices a server copies from which primary, and which of them it has requested.
+
+    *A copy belongs to the primary that it was fetched from. If the slice gets another primary, the
+    copy is dropped, and fetched again if the new routes name this server as a holder.*
+    """
+
     def __init__(self, server: int) -> None:
         self._server = server
         self._copies: dict[int, int] = {}

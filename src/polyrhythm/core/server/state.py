@@ -1,12 +1,4 @@
-"""The state that the parts of the server machine share, and the messages that they all send.
-
-The routing epoch of a server, and the epoch that it changes to.
-
-*A change has three steps: the lead sends the server new routes; the server adds and removes slices
-as these routes say; the server reports that it follows the new routes. If further routes come
-before the second step is complete, an epoch is skipped. Other servers may have applied the skipped
-epoch, and may have sent fetches and confirmations in it.*
-"""
+"""The state that the parts of the server machine share, and the messages that they all send."""
 
 from typing import Any
 
@@ -23,6 +15,14 @@ from polyrhythm.wire.messages import MemberSpec, Place
 
 
 class RoutingEpoch:
+    """The routing epoch of a server, and the epoch that it changes to.
+
+    *A change has three steps: the lead sends the server new routes; the server adds and removes
+    slices as these routes say; the server reports that it follows the new routes. If further routes
+    come before the second step is complete, an epoch is skipped. Other servers may have applied the
+    skipped epoch, and may have sent fetches and confirmations in it.*
+    """
+
     def __init__(self) -> None:
         self.routing = 0
         """The epoch that this server has reported to the lead, so that other processes can rely on

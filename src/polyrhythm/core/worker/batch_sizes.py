@@ -1,28 +1,5 @@
-"""The size of a micro-batch under FSP, the policy whose rounds end by the clock.
-
-*A worker stops at the end of a micro-batch. In the FSP paper it stops after any data point; a
-micro-batch is larger, so that vector instructions can be used. Its size is chosen so that it takes
-a few milliseconds. The rest of the interval is divided into micro-batches of equal length, so that
-the last one ends with the interval.* A micro-batch has at most as many points as the user's batch.
-With kind local, every micro-batch is a step of the user's optimizer, whose learning rate was chosen
-for the user's batch. So with kind local (`whole`) a micro-batch is as large as the user's batch, or
-as near to that size as an equal division of the interval allows.
-
-The time of a micro-batch is modelled as `start + points * point`, fitted to the measured times. A
-model without `start` would fail for a slow worker with small micro-batches: it would count the
-start as the cost of points and choose ever smaller micro-batches, down to one point. If `start` is
-large, a micro-batch takes longer than a few milliseconds, so that its start is at most a quarter of
-its time. The first micro-batch takes many times as long as any other and is not counted.
-
-Learns which batch sizes a training loop uses.
-
-A loop may drop batches that are too small for it: `if len(batch) < 32: continue`. Under policies
-that choose the batch size, such a loop would get small batches again and again, and make few steps.
-*After a batch that the loop has dropped, the next one has the full size. If every batch that the
-loop has used was larger than every batch that it has dropped, no batch is planned smaller than the
-smallest used batch.* A loop that drops batches because of their contents also uses small batches,
-so this rule does not apply to it for long.
-"""
+"""The sizes of batches where the policy chooses them: those of micro-batches under FSP, whose
+rounds end by the clock, and the sizes that a training loop uses."""
 
 import math
 
@@ -44,6 +21,22 @@ host was busy with other work."""
 
 
 class MicroBatch:
+    """*A worker stops at the end of a micro-batch. In the FSP paper it stops after any data point;
+    a micro-batch is larger, so that vector instructions can be used. Its size is chosen so that it
+    takes a few milliseconds. The rest of the interval is divided into micro-batches of equal
+    length, so that the last one ends with the interval.* A micro-batch has at most as many points
+    as the user's batch. With kind local, every micro-batch is a step of the user's optimizer, whose
+    learning rate was chosen for the user's batch. So with kind local (`whole`) a micro-batch is as
+    large as the user's batch, or as near to that size as an equal division of the interval allows.
+
+    The time of a micro-batch is modelled as `start + points * point`, fitted to the measured times.
+    A model without `start` would fail for a slow worker with small micro-batches: it would count
+    the start as the cost of points and choose ever smaller micro-batches, down to one point. If
+    `start` is large, a micro-batch takes longer than a few milliseconds, so that its start is at
+    most a quarter of its time. The first micro-batch takes many times as long as any other and is
+    not counted.
+    """
+
     def __init__(self, most: int, least: int = 1, *, whole: bool = False) -> None:
         """`most`: the points of the user's batch. `least`: the fewest points of a micro-batch.
         `whole`: make micro-batches as large as the user's batch."""
@@ -165,6 +158,16 @@ _NONE_USED = 3
 
 
 class UsedSizes:
+    """Learns which batch sizes a training loop uses.
+
+    A loop may drop batches that are too small for it: `if len(batch) < 32: continue`. Under
+    policies that choose the batch size, such a loop would get small batches again and again, and
+    make few steps. *After a batch that the loop has dropped, the next one has the full size. If
+    every batch that the loop has used was larger than every batch that it has dropped, no batch is
+    planned smaller than the smallest used batch.* A loop that drops batches because of their
+    contents also uses small batches, so this rule does not apply to it for long.
+    """
+
     def __init__(self) -> None:
         self.points = 0
         self.dropped_points = 0

@@ -1,21 +1,6 @@
 """Kind statistics: what a worker's points have added to the worker's *row* (the sum that servers
 keep for it), chunk by chunk, and the *difference*: the change of the row that the worker has not
-contributed yet.
-
-*A chunk that leaves the lease is subtracted at once, before its points can be visited by another
-worker: the subtraction is in the contribution that confirms the lease, or in an earlier one. A
-worker that gets a chunk together with the memory of its points adds the chunk at once. After a
-rejoin nothing is subtracted, because the row of the earlier incarnation is deleted.*
-
-The values are of any type: arrays in a worker, tuples of numbers in the simulator.
-
-Where a worker continues in a chunk of its lease.
-
-*A worker that knows what the points of a chunk have added continues at its own position, if that is
-further than the position in the lease because of contributions in flight. A worker that has never
-visited the points, or has given the chunk up since, does not know what they have added. It begins
-at the position in the lease.*
-"""
+contributed yet."""
 
 from collections.abc import Callable, Collection
 from typing import Generic, TypeAlias, TypeVar
@@ -26,6 +11,14 @@ Value = TypeVar("Value")
 
 
 class Remembered(Generic[Value]):
+    """*A chunk that leaves the lease is subtracted at once, before its points can be visited by
+    another worker: the subtraction is in the contribution that confirms the lease, or in an earlier
+    one. A worker that gets a chunk together with the memory of its points adds the chunk at once.
+    After a rejoin nothing is subtracted, because the row of the earlier incarnation is deleted.*
+
+    The values are of any type: arrays in a worker, tuples of numbers in the simulator.
+    """
+
     def __init__(
         self,
         zero: Callable[[], Value],
@@ -97,7 +90,13 @@ Position: TypeAlias = tuple[int, int]
 
 
 def position(lease: ChunkLease, own: Position | None) -> Position:
-    """Where a worker continues. `own`: the worker's position; None if it does not know what the points
-    have added."""
+    """Where a worker continues. `own`: the worker's position; None if it does not know what the
+    points have added.
+
+    *A worker that knows what the points of a chunk have added continues at its own position, if
+    that is further than the position in the lease because of contributions in flight. A worker that
+    has never visited the points, or has given the chunk up since, does not know what they have
+    added. It begins at the position in the lease.*
+    """
     leased = (lease.passes, lease.cursor)
     return leased if own is None else max(own, leased)

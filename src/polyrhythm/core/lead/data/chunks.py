@@ -1,12 +1,5 @@
-"""The chunks of the data plan (`plan.py`), and how many of them each member gets.
-
-Where the points of a data set are cut into chunks.
-
-A data set in a file has row groups, which are read as a whole. *Chunks are cut at the edges of row
-groups, so that each row group is read by one worker*, even after chunks have moved to other
-workers. If there are too few row groups to share them evenly, row groups are divided into several
-chunks; chunks are still cut at every edge of a row group.
-"""
+"""The chunks of the data plan (`plan.py`): where they are cut, and how many of them each member
+gets."""
 
 import hashlib
 from bisect import bisect_left, bisect_right
@@ -144,9 +137,15 @@ def announced(first: Sequence[int]) -> tuple[int, ...]:
 def chunk_edges(
     points: int, count: int, least: int, workers: int, groups: Sequence[int] = ()
 ) -> list[int]:
-    """The first point of every chunk, and the number of points. `count`: how many chunks are wanted.
-    `least`: the fewest points of a chunk. `groups`: the inner edges of row groups. A worker has sent
-    them, so they may be any numbers."""
+    """The first point of every chunk, and the number of points. `count`: how many chunks are
+    wanted. `least`: the fewest points of a chunk. `groups`: the inner edges of row groups. A worker
+    has sent them, so they may be any numbers.
+
+    A data set in a file has row groups, which are read as a whole. *Chunks are cut at the edges of
+    row groups, so that each row group is read by one worker*, even after chunks have moved to other
+    workers. If there are too few row groups to share them evenly, row groups are divided into
+    several chunks; chunks are still cut at every edge of a row group.
+    """
     even = [points * index // count for index in range(1, count)]
     edges = sorted({edge for edge in groups if 0 < edge < points})
     if not edges:

@@ -1,8 +1,5 @@
-"""Which processes may join the job, and when round 1 opens.
-
-The order of the steps in a job with several models: the lead refuses a worker with another order
-(`core/step_order.py`).
-"""
+"""Which processes may join the job, when round 1 opens, and in which order a worker with several
+models must make their steps."""
 
 import msgspec
 
@@ -106,6 +103,9 @@ class Opening(msgspec.Struct):
 
 
 class Steps(msgspec.Struct):
+    """The order of the steps in a job with several models: the lead refuses a worker with another
+    order (`core/step_order.py`)."""
+
     _order: StepOrder | None = None
     _last: dict[tuple[int, int], int] = {}
     """Per member, the sequence of the last contribution whose step was checked."""

@@ -1,22 +1,4 @@
-"""The targets of a job: whether a metric has reached its value, and whether any worker reports the
-metric.
-
-*A target whose metric no worker reports can never end the job. When an evaluation lacks the metric
-for the first time, the lead writes one line to the journal, with the names that are reported. If
-the job has no other goal, it ends as failed after a worker has reported some other metric
-`PATIENCE` times and two full passes of the data are over. So a metric that is reported once per
-pass, or every few passes, has time to appear.*
-
-The time limit of a job (`--max-seconds`), and how long the job may go on after it.
-
-*The limit is a goal like others: the job ends with the first fold after it. If no fold comes, the
-job waits for `patience_ns` and then ends without one (`overtime.py`). A worker that computes at the
-limit has begun its step before the limit, so it contributes within the time of a step. The longest
-step that the job has seen is therefore part of the patience (decision 105).*
-
-The limit counts from the opening of round 1. *If round 1 does not open within the start timeout, the
-limit counts from there: a job whose workers hang before they attach a model ends too.*
-"""
+"""The targets of a job (`--target`), and its time limit (`--max-seconds`)."""
 
 from collections.abc import Mapping
 
@@ -39,6 +21,15 @@ _MOST_SHOWN = 10
 
 
 class Targets(msgspec.Struct):
+    """Whether a metric has reached its target, and whether any worker reports the metric.
+
+    *A target whose metric no worker reports can never end the job. When an evaluation lacks the
+    metric for the first time, the lead writes one line to the journal, with the names that are
+    reported. If the job has no other goal, it ends as failed after a worker has reported some other
+    metric `PATIENCE` times and two full passes of the data are over. So a metric that is reported
+    once per pass, or every few passes, has time to appear.*
+    """
+
     _targets: tuple[Target, ...]
     _alone: bool
     """Whether the targets are the only goals of the job."""
@@ -151,6 +142,19 @@ def patience_ns(limit_ns: int, longest_ns: int) -> int:
 
 
 class TimeLimit(msgspec.Struct):
+    """The time limit of a job, and how long the job may go on after it.
+
+    *The limit is a goal like others: the job ends with the first fold after it. If no fold comes,
+    the job waits for `patience_ns` and then ends without one (`overtime.py`). A worker that
+    computes at the limit has begun its step before the limit, so it contributes within the time of
+    a step. The longest step that the job has seen is therefore part of the patience (decision
+    105).*
+
+    The limit counts from the opening of round 1. *If round 1 does not open within the start
+    timeout, the limit counts from there: a job whose workers hang before they attach a model ends
+    too.*
+    """
+
     _limit_ns: int | None
     """None if the job has no limit."""
     _until_ns: int | None = None

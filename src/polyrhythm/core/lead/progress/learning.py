@@ -1,23 +1,5 @@
-"""Whether a job learns: does the objective fall, rise or stagnate, or is it not finite?
-
-*This is judged once per full pass, by the mean loss of the pass. A rise is measured from the best
-pass so far. It counts only if it is larger than a tenth of the total gain so far, larger than a
-twentieth of the objective itself, and larger than the spread of the losses explains; so the noise
-of a healthy run does not count as a rise. After the n-th rise, the objective must be back at its
-best for n passes in a row before it counts as falling. The objective stagnates when its best value
-falls by less than 0.5% of the first objective: within five passes, if at least 5% were gained
-before (convergence); within three passes, if less was gained (a fault). The fault needs evidence: a
-hundred folds and, while the job runs, ten seconds of training.*
-
-A finding contains a state and numbers; `observe/learning.py` puts it into words.
-
-The objective of each full pass, which `--target-change` and the monitoring of learning compare.
-
-*A check is due once per full pass of the slowest worker (FSP §5.3), but only when as many points as
-the data set has were visited since the last check: when chunks move between workers, the number of
-full passes can rise twice within a few points. A check uses only values that were measured after
-the last check.*
-"""
+"""Whether a job learns: does the objective fall, rise or stagnate, or is it not finite? The
+objective of each full pass is compared with that of earlier passes."""
 
 import math
 from collections.abc import Mapping
@@ -101,6 +83,14 @@ class _Losses(msgspec.Struct):
 
 
 class Passes(msgspec.Struct):
+    """The objective of each full pass, which `--target-change` and `Learning` compare.
+
+    *A check is due once per full pass of the slowest worker (FSP §5.3), but only when as many
+    points as the data set has were visited since the last check: when chunks move between workers,
+    the number of full passes can rise twice within a few points. A check uses only values that were
+    measured after the last check.*
+    """
+
     visited: int = 0
     """The number of points visited in the whole job."""
     _losses: _Losses = msgspec.field(default_factory=_Losses)
@@ -225,8 +215,11 @@ FAULTS = frozenset({LearningState.STALLED, LearningState.RISING, LearningState.N
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A state with its numbers. The numbers are mean losses of passes; only `first` is the mean loss
-    of the first round."""
+    """A state with its numbers. The numbers are mean losses of passes; only `first` is the mean
+    loss of the first round.
+
+    A finding contains a state and numbers; `observe/learning.py` puts it into words.
+    """
 
     state: LearningState
     passes: int
@@ -336,7 +329,17 @@ class Trend(msgspec.Struct):
 
 class Learning(msgspec.Struct):
     """Judges whether a job learns. An objective that is not finite is reported at once; that
-    finding ends after a full pass in which all objectives were finite."""
+    finding ends after a full pass in which all objectives were finite.
+
+    *This is judged once per full pass, by the mean loss of the pass. A rise is measured from the
+    best pass so far. It counts only if it is larger than a tenth of the total gain so far, larger
+    than a twentieth of the objective itself, and larger than the spread of the losses explains; so
+    the noise of a healthy run does not count as a rise. After the n-th rise, the objective must be
+    back at its best for n passes in a row before it counts as falling. The objective stagnates when
+    its best value falls by less than 0.5% of the first objective: within five passes, if at least
+    5% were gained before (convergence); within three passes, if less was gained (a fault). The
+    fault needs evidence: a hundred folds and, while the job runs, ten seconds of training.*
+    """
 
     _trend: Trend
     _opening: bool

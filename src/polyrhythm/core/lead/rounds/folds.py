@@ -1,14 +1,5 @@
-"""The lead's orders: it asks the policy, and sends `Fold` to servers and `Release` and `Pause` to
-members. The mode (`modes.py`) decides when a fold is ordered and when it is complete.
-
-The open round and the fold that closes it.
-
-*Workers are released when every primary has folded. The new version is pushed only to workers that
-were members at the fold before this one. A new member pulls its first version, because a pushed
-version could arrive before the routes.*
-
-Without rounds a fold changes no parameters: it tells the servers which workers are members.
-"""
+"""The open round and the fold that closes it (`Rounds`), and the orders of the lead (`Folds`). The
+mode (`modes.py`) decides when a fold is ordered and when it is complete."""
 
 import msgspec
 
@@ -28,6 +19,8 @@ _NOT_OPEN = -1
 
 
 class Rounds(msgspec.Struct):
+    """The open round, and the fold that closes it."""
+
     round: int = _NOT_OPEN
     open: bool = False
     """Whether round 1 has opened."""
@@ -215,6 +208,15 @@ class Rounds(msgspec.Struct):
 
 
 class Folds:
+    """Asks the policy, and sends `Fold` to servers and `Release` and `Pause` to members.
+
+    *Workers are released when every primary has folded. The new version is pushed only to workers
+    that were members at the fold before this one. A new member pulls its first version, because a
+    pushed version could arrive before the routes.*
+
+    Without rounds a fold changes no parameters: it tells the servers which workers are members.
+    """
+
     def __init__(
         self,
         policy: sync.SyncPolicy,

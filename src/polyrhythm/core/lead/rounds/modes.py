@@ -2,37 +2,6 @@
 
 The policy's traits decide which mode a job has. The other parts of the lead call the mode through
 this interface, and do not ask which of the two it is (decision 041).
-
-By rounds: servers collect the contributions of a round, and fold them when the lead orders it.
-
-*A fold waits while slices change their primary, and while workers still have to send contributions
-again to a server that was promoted. Otherwise servers would fold different sets of contributions in
-the same round.*
-
-On arrival: each server folds a contribution when it arrives, and workers need not wait for others.
-
-*A `Fold` of the lead changes no parameters in this mode. The lead sends it when the view changes,
-so that every server learns the members, and a last time when a goal is reached, so that servers
-stop folding.*
-
-Kind statistics: whether workers may compute new parameters (an M-step) from a sum that lacks
-points.
-
-The servers keep a sum for each worker, its row. When a worker dies, its row leaves the total, and
-its points are missing until their new holders have visited them. Points that move with their memory
-are missing for a version or two. An M-step finds the best parameters for the points in the total,
-so it may make the objective of all points worse; where the order of the points follows their
-values, it would move the centres of whole clusters to other points. *So M-steps are put on hold
-while points are missing from a total that has contained all points: workers keep their parameters.
-Then the objective of all points never gets worse (FSP's Theorem 2).* At the beginning of a job,
-parameters from a part of the points are better than the first ones, so there is no hold.
-
-The lead says with every version whether workers need a total over all points. Workers know from the
-total itself whether it is one: the lead does not know in which version the holder of a moving chunk
-subtracts its points.
-
-*A hold ends in any case when as many points were visited as the data set has in two passes. After
-that, the next hold begins only when all points were in the total again.*
 """
 
 from collections.abc import Mapping
@@ -67,7 +36,15 @@ class ByArrivalState(msgspec.Struct, tag=True):
 
 
 class ByArrival:
-    """Implements `modes.Mode`."""
+    """Implements `modes.Mode`.
+
+    On arrival: each server folds a contribution when it arrives, and workers need not wait for
+    others.
+
+    *A `Fold` of the lead changes no parameters in this mode. The lead sends it when the view
+    changes, so that every server learns the members, and a last time when a goal is reached, so
+    that servers stop folding.*
+    """
 
     withholds: ClassVar[bool] = True
     promotes_in_folds: ClassVar[bool] = False
@@ -269,6 +246,27 @@ class SummedPoints:
 
 
 class MStepHold(msgspec.Struct):
+    """Kind statistics: whether workers may compute new parameters (an M-step) from a sum that lacks
+    points.
+
+    The servers keep a sum for each worker, its row. When a worker dies, its row leaves the total,
+    and its points are missing until their new holders have visited them. Points that move with
+    their memory are missing for a version or two. An M-step finds the best parameters for the
+    points in the total, so it may make the objective of all points worse; where the order of the
+    points follows their values, it would move the centres of whole clusters to other points. *So
+    M-steps are put on hold while points are missing from a total that has contained all points:
+    workers keep their parameters. Then the objective of all points never gets worse (FSP's Theorem
+    2).* At the beginning of a job, parameters from a part of the points are better than the first
+    ones, so there is no hold.
+
+    The lead says with every version whether workers need a total over all points. Workers know from
+    the total itself whether it is one: the lead does not know in which version the holder of a
+    moving chunk subtracts its points.
+
+    *A hold ends in any case when as many points were visited as the data set has in two passes.
+    After that, the next hold begins only when all points were in the total again.*
+    """
+
     _was_whole: bool = False
     """Whether the sum has contained all points since the job began, or since a hold ended without
     them."""
@@ -327,7 +325,14 @@ class ByRoundsState(msgspec.Struct, tag=True):
 
 
 class ByRounds:
-    """Implements `modes.Mode`."""
+    """Implements `modes.Mode`.
+
+    By rounds: servers collect the contributions of a round, and fold them when the lead orders it.
+
+    *A fold waits while slices change their primary, and while workers still have to send
+    contributions again to a server that was promoted. Otherwise servers would fold different sets
+    of contributions in the same round.*
+    """
 
     withholds: ClassVar[bool] = False
     promotes_in_folds: ClassVar[bool] = True

@@ -2,18 +2,6 @@
 
 The lead only decides which workers may begin their next step. `OnArrival` keeps the members and
 their clocks; a `Gate` makes that decision.
-
-The clocks of members under policies without rounds: how many steps each has contributed.
-
-The clock of a worker that joins starts at the minimum over all members. While a worker rests (it
-has no points to visit), its clock does not run, so that no other worker waits for it. When the
-worker returns, its clock continues, at the minimum or above.
-
-View changes under policies without rounds: the lead tells the servers the members, and the
-servers confirm.
-
-A worker that joins may begin when every server knows of it. One view change runs at a time; workers
-that join or leave meanwhile are part of the next one.
 """
 
 from typing import ClassVar, Generic, Protocol, TypeVar
@@ -26,6 +14,13 @@ from polyrhythm.core.sync import policy as sync
 
 
 class Clocks(msgspec.Struct):
+    """The clocks of members under policies without rounds: how many steps each has contributed.
+
+    The clock of a worker that joins starts at the minimum over all members. While a worker rests
+    (it has no points to visit), its clock does not run, so that no other worker waits for it. When
+    the worker returns, its clock continues, at the minimum or above.
+    """
+
     _at: MinimumTracker[int] = msgspec.field(default_factory=MinimumTracker)
     _floor: int = 0
     """The minimum of the running clocks; while no clock runs, the last known minimum."""
@@ -97,6 +92,13 @@ class Clocks(msgspec.Struct):
 
 
 class ViewChange(msgspec.Struct):
+    """View changes under policies without rounds: the lead tells the servers the members, and the
+    servers confirm.
+
+    A worker that joins may begin when every server knows of it. One view change runs at a time;
+    workers that join or leave meanwhile are part of the next one.
+    """
+
     _started: bool = False
     """Whether the first view change is complete."""
     _joining: set[int] = set()

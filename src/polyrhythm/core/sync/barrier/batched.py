@@ -2,13 +2,6 @@
 
 Under BSPB a batch is all points of a worker. Under BSPV the batch size is chosen at the start of
 the job, by a comparison of cost and benefit (`batch_size`).
-
-The number of points in a worker's batch under BSPB and BSPV, FSP's two baselines (FSP §6.1).
-
-Under BSPB a batch is all points of a worker (`WHOLE`). BSPV searches for the size at the beginning of
-training, by cost and benefit. FSP takes that rule from another paper. This module has a simple
-version of the rule: double the size while the objective falls faster per second (the time at barriers
-included), then keep the best size.
 """
 
 import math
@@ -65,7 +58,13 @@ class MeasuredBatch:
 
 class BatchSize(msgspec.Struct):
     """Tries each size for four rounds, starting with 32 points. If no objective is reported, the
-    size stays."""
+    size stays.
+
+    Under BSPB a batch is all points of a worker (`WHOLE`). BSPV searches for the size at the
+    beginning of training, by cost and benefit. FSP takes that rule from another paper. This module
+    has a simple version of the rule: double the size while the objective falls faster per second
+    (the time at barriers included), then keep the best size.
+    """
 
     _climb: Climb
 

@@ -9,18 +9,6 @@ next round. A worker that has visited all of its points asks the lead to end the
 The barrier is that of BSP, with its timer. With `--abandon` the round closes without workers that
 exceed the patience (`abandoning`), except in rounds that measure the objective, because those need
 the part of every worker.
-
-Semi-centralised coordination (FSP §5.2): late workers stop earlier, so that all arrive together.
-
-Every worker runs the interval on its own timer, shortened by the mean lateness of its
-contributions, but never to less than half of the interval. Lateness is calculated as if the
-interval had not been shortened. Otherwise the correction would reduce the lateness from which it is
-calculated, and half of the delay would remain.
-
-The first measurement of a worker is dropped when the second one comes, because a process's first step
-takes many times as long as its others. The time to evaluate the probe sample does not count as
-lateness. In rounds that begin with the probe sample, the interval of each worker is shortened by the
-time that it needs for the sample beyond that of the fastest worker.
 """
 
 from typing import ClassVar
@@ -66,6 +54,20 @@ class _Known(msgspec.Struct, gc=False):
 
 
 class Lateness(msgspec.Struct):
+    """Semi-centralised coordination (FSP §5.2): late workers stop earlier, so that all arrive
+    together.
+
+    Every worker runs the interval on its own timer, shortened by the mean lateness of its
+    contributions, but never to less than half of the interval. Lateness is calculated as if the
+    interval had not been shortened. Otherwise the correction would reduce the lateness from which
+    it is calculated, and half of the delay would remain.
+
+    The first measurement of a worker is dropped when the second one comes, because a process's
+    first step takes many times as long as its others. The time to evaluate the probe sample does
+    not count as lateness. In rounds that begin with the probe sample, the interval of each worker
+    is shortened by the time that it needs for the sample beyond that of the fastest worker.
+    """
+
     _known: dict[int, _Known] = {}
     _fastest_ns: int | None = None
     """The time that the fastest worker needs for its part of the probe sample; None if it must

@@ -1,13 +1,4 @@
-"""The measurements of one round, summed over the reports of its contributions.
-
-They are the objective, the micro-batches, and the cost of the barrier with which the round opened.
-
-Warm-up: which rounds contain the first contribution of a worker.
-
-A process's first step takes many times as long as its others, so its duration does not show the
-speed of the host. The barrier at which the other workers waited for that step is not typical
-either; the cost of that barrier is reported with the next round.
-"""
+"""The measurements of one round, and which rounds are not measured because a worker is warming up."""
 
 import msgspec
 
@@ -15,6 +6,12 @@ from polyrhythm.wire.messages import ContributionReport
 
 
 class RoundMeasurement(msgspec.Struct):
+    """The measurements of one round, summed over the reports of its contributions.
+
+    They are the objective, the micro-batches, and the cost of the barrier with which the round
+    opened.
+    """
+
     _visited: float = 0.0
     _batch: float = 0.0
     probe_ns: int = 0
@@ -77,6 +74,13 @@ class RoundMeasurement(msgspec.Struct):
 
 
 class WarmUp(msgspec.Struct):
+    """Warm-up: which rounds contain the first contribution of a worker.
+
+    A process's first step takes many times as long as its others, so its duration does not show the
+    speed of the host. The barrier at which the other workers waited for that step is not typical
+    either; the cost of that barrier is reported with the next round.
+    """
+
     _known: set[int] = set()
     in_round: bool = False
     """Whether the open round contains a worker's first contribution."""

@@ -1,14 +1,5 @@
-"""Balances the passes of the members at folds: measures their speeds, and moves leases.
-
-Chooses which chunks of slow members go to which fast members (`balancing.py` has the order).
-
-Chooses the chunks that a slow worker gives away.
-
-*Chunks whose points need not be sent, because the target has a copy, go first. Then come the chunks
-that the worker has visited in this pass, the most recent one first: these chunks need no visit until the
-next pass. Chunks that are not begun come last. The chunk that the worker is visiting is not given away,
-and the worker keeps at least one chunk.*
-"""
+"""Balances the passes of the members at folds: measures their speeds, and moves leases of chunks
+from slow members to fast ones."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -48,7 +39,13 @@ def choose(
 ) -> list[int]:
     """Choose chunks with about `amount` points in all. `last_pass`: the number of passes after
     which the job ends; None if no number of passes ends it. `ends`: `amount` counts remaining
-    visits instead of points."""
+    visits instead of points.
+
+    *Chunks whose points need not be sent, because the target has a copy, go first. Then come the
+    chunks that the worker has visited in this pass, the most recent one first: these chunks need no
+    visit until the next pass. Chunks that are not begun come last. The chunk that the worker is
+    visiting is not given away, and the worker keeps at least one chunk.*
+    """
     this_pass = min((chunk.passes for chunk in held), default=0)
     chosen: list[int] = []
     for chunk in sorted(

@@ -3,11 +3,6 @@ is a group of workers with about the same points, speed and passes.
 
 *Points move only where two super-workers differ by more than the tolerance, by more than the noise
 of the measured speeds, and by more than a chunk. So nothing moves between equal machines.*
-
-Super-workers, their predicted passes, their pairs, and how many points move within a pair.
-
-The symbols are those of FSP §4.2: N points per worker, V seconds per point, P passes, beta slow
-workers per fast worker, tau the time for which passes are predicted.
 """
 
 import math
@@ -104,7 +99,11 @@ def alike(one: Pace, other: Pace) -> bool:
 
 def group(paces: Iterable[Pace]) -> list[SuperWorker]:
     """Group workers that are about equal. Every worker is compared with the fastest of a group, so
-    the result does not depend on the order in which workers are given."""
+    the result does not depend on the order in which workers are given.
+
+    The symbols are those of FSP §4.2: N points per worker, V seconds per point, P passes, beta slow
+    workers per fast worker, tau the time for which passes are predicted.
+    """
     groups: list[list[Pace]] = []
     for pace in sorted(paces, key=lambda pace: (pace.seconds, pace.key)):
         for members in groups:
