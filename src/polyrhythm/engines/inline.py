@@ -3,12 +3,6 @@ memory links, with one thread per worker. It is for debugging, for notebooks, an
 
 What workers print goes to the terminal as it is, so that a debugger can use the terminal. *While a
 worker is stopped in a debugger, the engine shows no progress.*
-
-Whether a thread has stopped at the prompt of a debugger.
-
-*The stack of a thread that runs must not be walked frame by frame in Python: the thread may go on
-between two frames, and the interpreter then reads frames that are gone (CPython 3.11 crashes).
-`faulthandler` writes all stacks while no other thread can run.*
 """
 
 import bdb
@@ -64,7 +58,12 @@ def in_debugger(threads: Iterable[threading.Thread]) -> bool:
 
 
 def _stacks() -> str:
-    """The stacks of all threads of this process."""
+    """The stacks of all threads of this process.
+
+    *The stack of a thread that runs must not be walked frame by frame in Python: the thread may go
+    on between two frames, and the interpreter then reads frames that are gone (CPython 3.11
+    crashes). `faulthandler` writes all stacks while no other thread can run.*
+    """
     file = os.memfd_create("stacks")
     try:
         faulthandler.dump_traceback(file, all_threads=True)

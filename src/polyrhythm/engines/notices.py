@@ -1,9 +1,5 @@
 """Messages about workers that failed. Workers that fail for the same reason at about the same time
-share one line.
-
-Reports of child processes. Each report is recorded at once for `polyrhythm why`. If several
-processes report the same thing, the user sees one line.
-"""
+share one line."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -59,6 +55,9 @@ _GATHER_REPORTS_S = 0.3
 
 
 class Reports:
+    """Reports of child processes. Each report is recorded at once for `polyrhythm why`. If several
+    processes report the same thing, the user sees one line."""
+
     def __init__(self, run_dir: Path, say: Callable[[str], None]) -> None:
         self._watch = WatchWriter(run_dir / WATCH)
         self._say = say

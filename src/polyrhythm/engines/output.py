@@ -3,14 +3,6 @@ command that trains shows the lines of the log in its terminal (`observe/output.
 
 The log is the file behind the descriptors 1 and 2, so the output of C code and of processes that the
 user's code starts is in it too. *If a log cannot be written, training goes on.*
-
-*When a log is larger than the limit, its process renames it (`worker-3.log.1`) and begins a new one.*
-So the newest output is always kept, and a process needs at most about twice the limit on the disk.
-
-*A log is replaced only if an earlier check has found the same file.* Before that, the terminal may still
-be showing the rest of the previous log, which is deleted when this log is renamed.
-
-The titles of processes, as `ps` and `top` show them: `polyrhythm: worker-3 of RUN`.
 """
 
 import contextlib
@@ -62,7 +54,15 @@ def begin_anew(log: Path) -> None:
     The new log gets its name when all output goes to it. So a reader that finds the new log knows
     that this process writes nothing more to the renamed log. The new log is created before the
     earlier renamed log is deleted. So the two have different inodes, by which readers recognise a
-    log."""
+    log.
+
+    *When a log is larger than the limit, its process renames it (`worker-3.log.1`) and begins a new
+    one.* So the newest output is always kept, and a process needs at most about twice the limit on
+    the disk.
+
+    *A log is replaced only if an earlier check has found the same file.* Before that, the terminal
+    may still be showing the rest of the previous log, which is deleted when this log is renamed.
+    """
     with _replacing:
         if _begin(new_log(log)):
             _rename(log)

@@ -1,8 +1,5 @@
 """Requests of the engine to start processes, and the messages between these processes and the
-engine. All are lines of JSON.
-
-What the journal of a job says about how other processes join it.
-"""
+engine. All are lines of JSON."""
 
 from pathlib import Path
 from typing import Any, Literal

@@ -11,20 +11,6 @@
 
 The first three take one path (`run_worker`): join, load the code, train, leave. All four give the lead
 the same reasons when they leave (`why_left`).
-
-After SIGTERM a worker contributes the steps that it has taken, returns its chunks, and runs the rest
-of `main` after its training loop. After a second SIGTERM it leaves at once. A separate thread acts on
-the signals, because an exception that a signal handler raises could appear anywhere in the worker's
-own thread, even in a finalizer.
-
-`polyrhythm worker`: *if the job has ended, and the user's code does not return to its training loop,
-the process ends after a grace period, as the processes that an engine has started do. The code after
-the loop may go on.*
-
-`pr.connect`: *the process keeps its signal handlers. It leaves the job when the worker is closed. An
-exception that leaves the `with` block of the worker, or that ends the program, is reported to the lead
-as the failure of this worker. A process that ends in any other way closes its links, and the lead
-counts it as gone.*
 """
 
 import atexit
@@ -298,7 +284,13 @@ def out_of_memory(error: RuntimeError) -> OutOfMemory | None:
 
 
 def work(request: ChildRequest, control: Control) -> int:
-    """Run a worker that an engine has started. Returns the exit status of the process."""
+    """Run a worker that an engine has started. Returns the exit status of the process.
+
+    After SIGTERM a worker contributes the steps that it has taken, returns its chunks, and runs the
+    rest of `main` after its training loop. After a second SIGTERM it leaves at once. A separate
+    thread acts on the signals, because an exception that a signal handler raises could appear
+    anywhere in the worker's own thread, even in a finalizer.
+    """
     assert request.lead is not None
     torch.set_num_threads(request.threads)
     packed = control.hear().main if request.main_follows else None
@@ -556,8 +548,14 @@ def connect_worker(
     share_data: bool = False,
 ) -> ConnectedWorker:
     """Join the job whose lead is at host:port. `names`: names for this worker; if one is taken, the
-    next is tried. `devices`: the device of this worker (`core/devices.py`). `share_data`: its private
-    points may be sent to other workers."""
+    next is tried. `devices`: the device of this worker (`core/devices.py`). `share_data`: its
+    private points may be sent to other workers.
+
+    *The process keeps its signal handlers. It leaves the job when the worker is
+    closed. An exception that leaves the `with` block of the worker, or that ends the program, is
+    reported to the lead as the failure of this worker. A process that ends in any other way closes
+    its links, and the lead counts it as gone.*
+    """
     global _present
     check_absent()
     settle_in()
@@ -639,7 +637,12 @@ _LOOK_EVERY_S = 1.0
 
 class _JobWatch:
     """Ends this process some time after the end of the job. Use it as a context manager around the
-    user's code."""
+    user's code.
+
+    *If the job has ended, and the user's code does not return to its training
+    loop, the process ends after a grace period, as the processes that an engine has started do. The
+    code after the loop may go on.*
+    """
 
     def __init__(
         self,

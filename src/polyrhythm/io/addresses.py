@@ -1,8 +1,5 @@
 """Checks of addresses that need no connection. Commands make them before they import anything that
-connects.
-
-Whether a process listens at an address of this machine.
-"""
+connects."""
 
 import socket
 

@@ -1,21 +1,6 @@
-"""An index of this user's jobs on this host, by which a command finds the secret of the job at
-HOST:PORT, or of a job whose run's folder was deleted.
-
-*The index is a folder that belongs to the user and that no other user can read or write (mode
-0700). A folder with another owner or mode is not used.* While a job runs, it has one file in the
-folder: its entry. Hosts may share home folders, so an entry contains the boot id of its host and is
-found on that host only. The entry of a killed job is ignored, and is removed when the next job
-registers on the same machine, even after a reboot.
-
-An index of this user's runs, by which commands find a run by its name from any folder.
-
-*The index is a folder that only this user can read, with one symbolic link to the folder of each run.*
-The links are made and read at once, so no reader sees a part of one. The index keeps the newest runs.
-Links to folders that are gone lead nowhere, and are removed when the next run is added. Hosts may
-share home folders, so the name of a link has the name of its host, and a host removes only its own
-links, and keeps as many as it would keep alone. A job does not need the index: if it cannot be
-written, runs are found from their own folder only.
-"""
+"""Two indexes of this user on this host. With `JobIndex` a command finds the secret of the job at
+HOST:PORT, or of a job whose run's folder was deleted; with `RunIndex` it finds a run by its name
+from any folder."""
 
 import contextlib
 import os
@@ -66,6 +51,14 @@ def state_folders(environ: Mapping[str, str]) -> tuple[Path, Path]:
 
 
 class JobIndex:
+    """The jobs of this user that run on this host.
+
+    *The index is a folder that belongs to the user and that no other user can read or write
+    (mode 0700). A folder with another owner or mode is not used.* While a job runs, it has one file
+    in the folder: its entry. Hosts may share home folders, so an entry contains the boot id of its
+    host and is found on that host only. The entry of a killed job is ignored, and is removed when
+    the next job registers on the same machine, even after a reboot."""
+
     def __init__(self, environ: Mapping[str, str]) -> None:
         self._folders = tuple(folder / "jobs" for folder in state_folders(environ))
         """Entries are written to the first folder that can be used, and read from all."""
@@ -232,6 +225,15 @@ _MOST = 500
 
 
 class RunIndex:
+    """The newest runs of this user, by their names.
+
+    *The index is a folder that only this user can read, with one symbolic link to the folder of
+    each run.* The links are made and read at once, so no reader sees a part of one. The index keeps
+    the newest runs. Links to folders that are gone lead nowhere, and are removed when the next run
+    is added. Hosts may share home folders, so the name of a link has the name of its host, and a
+    host removes only its own links, and keeps as many as it would keep alone. A job does not need
+    the index: if it cannot be written, runs are found from their own folder only."""
+
     def __init__(self, environ: Mapping[str, str]) -> None:
         self._folders = tuple(folder / "runs" for folder in state_folders(environ))
         """Links are made in the first folder that can be used, and read from all."""

@@ -1,14 +1,5 @@
-"""How many cores this process may use: fewer than the machine has if the process is bound to some
-of them, or if a control group limits it, as in a container. How many threads the user or the
-launcher allows it.
-
-How much memory this host can still give to a process.
-
-How many files and sockets (file descriptors) a process of a job may open, and how many it needs.
-
-*The soft limit of a process does not matter: commands raise it to the hard limit, which the
-processes that they start inherit. If the hard limit is too low, the job does not begin.*
-"""
+"""What this process may use of its host: cores and threads, memory, and open files and sockets
+(file descriptors)."""
 
 import contextlib
 import errno
@@ -27,7 +18,11 @@ _LIMITS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 def usable_cores(membership: Path = _MEMBERSHIP, groups: Path = _GROUPS) -> int:
     """The number of usable cores, rounded down: a quota of 2.5 cores counts as 2, because the
-    system would stop a third thread in the middle of its work. The quotas are read once."""
+    system would stop a third thread in the middle of its work. The quotas are read once.
+
+    These are fewer than the machine has if the process is bound to some of them, or if a control
+    group limits it, as in a container.
+    """
     bound = getattr(os, "sched_getaffinity", None)
     cores = (os.cpu_count() or 1) if bound is None else len(bound(0))
     return max(1, int(min([cores, *_all_quotas(membership, groups)])))
@@ -129,7 +124,11 @@ def needed(workers: int, servers: int) -> int:
 
 
 def check_limit(workers: int, servers: int) -> None:
-    """Raises PolyrhythmError if the processes of this job may open too few files and sockets."""
+    """Raises PolyrhythmError if the processes of this job may open too few files and sockets.
+
+    *The soft limit of a process does not matter: commands raise it to the hard limit, which the
+    processes that they start inherit. If the hard limit is too low, the job does not begin.*
+    """
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     need = needed(workers, servers)
     if most != resource.RLIM_INFINITY and most < need:

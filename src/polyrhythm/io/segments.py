@@ -4,8 +4,6 @@ A memfd is sealed against shrinking and growing before its descriptor is sent, b
 that shrinks kills its reader with SIGBUS. For the same reason a peer's segment without these seals
 is refused. Another seal makes every map that is made later read-only. The kernel frees a segment
 when the last process that uses it has ended, so `kill -9` leaves nothing behind.
-
-The digest of memory that several links send, computed once for all of them.
 """
 
 import fcntl

@@ -1,31 +1,4 @@
-"""A link that sends frames over a stream: `tcp` and `local` links differ only in their carrier.
-
-One thread at a time reads, into the memory that the decoder names. Sending never blocks the caller:
-small frames are written at once if the socket's buffer has space. All others are written, in order,
-by the link's own sender thread. The thread that writes a payload hashes it just before. So links
-hash in parallel, and the bytes are in the cache when the socket copies them.
-
-A frame that waits to be sent. It is hashed when it is written, not when it is queued.
-
-How many bytes a link hashes at a time.
-
-With many cores, small amounts are faster: the peer reads the first bytes while the next ones are
-hashed. With one or two cores, nothing runs at the same time, and each amount costs a switch between
-the two processes. Large amounts are faster there.
-
-Closes the sockets of this process in processes that it forks.
-
-A training loop may fork, for example for the processes of a `DataLoader`. *If such a process kept a
-copy of a socket, the link would not end with the worker's death, and the death would be noticed
-late.*
-
-How a link measures its rate (Aware, §3.2).
-
-The head of a frame is the paper's forecast message: when it has been read, the clock starts, and it
-stops when the last byte of the payload has been read. *What counts are the bytes that arrive in
-between, whether they are read or not*: a reader that was busy finds bytes in the socket's buffer that
-came earlier, at a time that is not known. If the next frame follows without a break, the clock goes on.
-"""
+"""A link that sends frames over a stream: `tcp` and `local` links differ only in their carrier."""
 
 import fcntl
 import os
@@ -123,6 +96,13 @@ _FEW_CORES = 2
 
 @dataclass(frozen=True)
 class Amounts:
+    """How many bytes a link hashes at a time.
+
+    With many cores, small amounts are faster: the peer reads the first bytes while the next ones
+    are hashed. With one or two cores, nothing runs at the same time, and each amount costs a switch
+    between the two processes. Large amounts are faster there.
+    """
+
     written_nbytes: int
     """Before each write, the link hashes at least this many bytes, if that many are queued."""
     arriving_nbytes: int
@@ -142,7 +122,12 @@ _sockets: WeakSet[socket.socket] = WeakSet()
 
 
 def close_when_forked(sock: socket.socket) -> None:
-    """Close this socket in every process that this process forks from now on."""
+    """Close this socket in every process that this process forks from now on.
+
+    A training loop may fork, for example for the processes of a `DataLoader`. *If such a process
+    kept a copy of a socket, the link would not end with the worker's death, and the death would be
+    noticed late.*
+    """
     _sockets.add(sock)
 
 
@@ -179,7 +164,15 @@ def unread_nbytes(sock: socket.socket) -> int:
 
 
 class Mark(NamedTuple):
-    """How many bytes have arrived over a link until some time."""
+    """How many bytes have arrived over a link until some time. With marks a link measures its rate
+    (Aware, §3.2).
+
+    The head of a frame is the paper's forecast message: when it has been read, the clock starts,
+    and it stops when the last byte of the payload has been read. *What counts are the bytes that
+    arrive in between, whether they are read or not*: a reader that was busy finds bytes in the
+    socket's buffer that came earlier, at a time that is not known. If the next frame follows
+    without a break, the clock goes on.
+    """
 
     at_ns: int
     nbytes: int
@@ -194,6 +187,12 @@ class Mark(NamedTuple):
 
 
 class StreamLink:
+    """One thread at a time reads, into the memory that the decoder names. Sending never blocks the
+    caller: small frames are written at once if the socket's buffer has space. All others are
+    written, in order, by the link's own sender thread. The thread that writes a payload hashes it
+    just before. So links hash in parallel, and the bytes are in the cache when the socket copies
+    them."""
+
     def __init__(self, carrier: Carrier, peer: str, amounts: Amounts | None = None) -> None:
         """`amounts`: how much is hashed at a time. None: the amounts for this process's cores."""
         self.peer = peer

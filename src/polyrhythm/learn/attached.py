@@ -4,21 +4,6 @@ parameters as the sync policy requires (`learn/exchange.py`).
 It is a torch optimizer, so learning rate schedulers accept it (`learn/schedules.py`). It shares the
 parameter groups of the user's optimizer, so the learning rates that a scheduler sets are sent with
 each contribution.
-
-The model and the optimizer as they were when they were attached.
-
-Servers hold their own copy of both. *A change that the servers cannot learn of is refused with an
-error, which names the tensor and says what to do instead.*
-
-Optimizers whose `step(closure)` evaluates the loss several times: LBFGS, with kind local.
-
-LBFGS keeps a history of how its last steps have changed the gradient. The next step relies on this
-history, and assumes that nothing but these steps has changed the parameters. *If the version that
-answers a contribution has the parameters that this worker computed, the worker keeps them and the
-history. Otherwise it takes the version's parameters and forgets the history.* So a job with one
-worker computes what torch computes, bit for bit (docs/decisions/059).
-
-The optimizers of all models of a worker, and the order of their steps (`core/step_order.py`).
 """
 
 import contextlib
@@ -38,6 +23,12 @@ _MAY_CHANGE = ("params", "lr", "initial_lr", "swa_lr")
 
 
 class Attachment:
+    """The model and the optimizer as they were when they were attached.
+
+    Servers hold their own copy of both. *A change that the servers cannot learn of is refused with
+    an error, which names the tensor and says what to do instead.*
+    """
+
     def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
         self._tensors = [
             (table, key, tensor)
@@ -135,7 +126,16 @@ def loss_of(result: Any) -> torch.Tensor | float | None:
 
 
 class History:
-    """Decides after every version whether the optimizer keeps its state."""
+    """Decides after every version whether the optimizer keeps its state. This is for optimizers whose
+    `step(closure)` evaluates the loss several times: LBFGS, with kind local.
+
+    LBFGS keeps a history of how its last steps have changed the gradient. The next step relies on
+    this history, and assumes that nothing but these steps has changed the parameters. *If the
+    version that answers a contribution has the parameters that this worker computed, the worker
+    keeps them and the history. Otherwise it takes the version's parameters and forgets the
+    history.* So a job with one worker computes what torch computes, bit for bit
+    (docs/decisions/059).
+    """
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self._optimizer = optimizer
@@ -502,6 +502,9 @@ def _state_on_servers() -> UsageError:
 
 
 class AttachedModels:
+    """The optimizers of all models of a worker, and the order of their steps
+    (`core/step_order.py`)."""
+
     def __init__(
         self,
         worker: str,

@@ -1,16 +1,5 @@
 """How many points the next batch of a worker has, as its cadence decides
-(`core/worker/cadence.py`).
-
-*Batches whose gradients the user accumulates have the same number of points, so that the mean of
-their gradients is the mean over their points. A batch that the user's loop drops is not
-accumulated: `core/worker/batch_sizes.py` chooses the size of the batch after it.*
-
-Batches that the training loop drops: the loop asks for the next batch without having computed a
-gradient.
-
-*The points of such a batch count as visited, or a pass would never end, but they have no weight.
-The next batch has the full size, so that a loop that skips small batches still makes its steps.*
-"""
+(`core/worker/cadence.py`), and which batches the training loop has dropped."""
 
 from collections.abc import Callable, Sequence
 
@@ -23,6 +12,10 @@ from polyrhythm.runtime.worker.loop import UserLoop
 
 
 class BatchPlan:
+    """*Batches whose gradients the user accumulates have the same number of points, so that the
+    mean of their gradients is the mean over their points. A batch that the user's loop drops is not
+    accumulated: `core/worker/batch_sizes.py` chooses the size of the batch after it.*"""
+
     def __init__(self, contributor: Contributor, window: Window, loop: UserLoop) -> None:
         self._cadence = contributor.cadence
         self._standing = contributor.standing
@@ -85,6 +78,14 @@ class BatchPlan:
 
 
 class Dropping:
+    """Batches that the training loop drops: the loop asks for the next batch without having
+    computed a gradient.
+
+    *The points of such a batch count as visited, or a pass would never end, but they have no
+    weight. The next batch has the full size, so that a loop that skips small batches still makes
+    its steps.*
+    """
+
     def __init__(
         self,
         window: Window,

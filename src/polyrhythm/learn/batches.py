@@ -4,13 +4,6 @@ own.
 *Points that were given to the loader are not visited yet. They are visited when the training loop
 gets their batch. Before that they can be given back: when the lease changes, when the policy asks
 for another batch size, and when the loop ends. So no point is lost or visited twice.*
-
-Batches of sources whose passes are not counted: streams, and loaders with a sampler of their own.
-
-*Each worker takes its share: every n-th point of a stream, or every n-th batch of a sampler, where
-n is the number of workers with which the job began. A worker that joins later takes the same share
-as another worker. When the source ends, it begins again. A source that can be read only once, such
-as a generator, has no points then, and ends the training loop of its worker.*
 """
 
 from collections import deque
@@ -220,7 +213,13 @@ class Sized:
 
 
 class StridedStream(IterableDataset[Any]):
-    """Every `count`-th point or batch of a stream, beginning with number `first`."""
+    """Every `count`-th point or batch of a stream, beginning with number `first`.
+
+    *Each worker takes its share: every n-th point of a stream, or every n-th batch of a sampler,
+    where n is the number of workers with which the job began. A worker that joins later takes the
+    same share as another worker. When the source ends, it begins again. A source that can be read
+    only once, such as a generator, has no points then, and ends the training loop of its worker.*
+    """
 
     def __init__(self, stream: Iterable[Any], first: int, count: int) -> None:
         self._stream, self._first, self._count = stream, first, count

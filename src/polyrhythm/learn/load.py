@@ -1,8 +1,5 @@
-"""Finds a job's `main(worker)` by its name on the command line: a built-in job or a file.
-
-Reads a job's default settings, such as its number of passes, from its source code. This does not
-import torch.
-"""
+"""Finds a job's `main(worker)` by its name on the command line, a built-in job or a file, and reads
+the job's default settings. This does not import torch."""
 
 import ast
 import importlib

@@ -4,9 +4,6 @@ A worker joins with all of its models at once. *A model without a name is the on
 worker joins when this model is attached. After a model with a name, others may follow. So the
 worker then joins when training begins, that is, at the first step, batch, `keep` or `probe`.* Until
 then the models have the parameters that the user's code gave them.
-
-Describes a torch model and its optimizer as a spec: names, shapes, dtypes, parameter groups and
-options of the optimizer. It uses no pickle.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -54,7 +51,11 @@ def describe(
     buffers: Mapping[str, str] | None = None,
 ) -> tuple[ModelSpec, list[torch.Tensor]]:
     """Return the spec, and the tensors in the same order. Tied weights occur once. `rows`: whether
-    servers accept gradients of single rows. `buffers`: see `Worker.attach`."""
+    servers accept gradients of single rows. `buffers`: see `Worker.attach`.
+
+    The spec has names, shapes, dtypes, parameter groups and options of the optimizer, and no
+    pickled object.
+    """
     groups = {
         id(parameter): number
         for number, group in enumerate(optimizer.param_groups)

@@ -1,22 +1,6 @@
-"""The values that a user's code reports or evaluates: they are checked, sent to the lead, and written
-to the user's own log.
-
-Checks the metrics that a user's code reports: their names, and that their values are numbers.
-
-When a worker evaluates the model while it trains.
-
-*Without an interval, evaluations are rare, so that they cost little: after an evaluation, the
-worker waits for at least a quarter of a second and for at least nine times the duration of that
-evaluation. So evaluations take at most a tenth of the worker's time. If no goal of the job depends
-on the result, the worker waits for at least one second, and evaluations take at most a fiftieth of
-its time. With `every`, the user chooses when to evaluate: after each pass of this worker over its
-points, after a number of calls, or after a time.*
-
-Writes metrics to a user's own log, such as TensorBoard or Weights & Biases.
-
-*Only the worker that evaluates writes. A writer that fails never ends the job: the first failure is
-one line of output, and later values are tried again.*
-"""
+"""The values that the user's code reports: they are checked, sent to the lead, and written to the
+user's own log. This module also decides when a
+worker evaluates the model while it trains."""
 
 import functools
 import math
@@ -95,7 +79,15 @@ _SHOWN = (1_000_000_000, 49)
 
 class EvaluationSchedule(Protocol):
     """Decides whether a call of `evaluate` in the user's loop evaluates the model or returns at
-    once."""
+    once.
+
+    *Without an interval, evaluations are rare, so that they cost little: after an evaluation, the
+    worker waits for at least a quarter of a second and for at least nine times the duration of that
+    evaluation. So evaluations take at most a tenth of the worker's time. If no goal of the job
+    depends on the result, the worker waits for at least one second, and evaluations take at most a
+    fiftieth of its time. With `every`, the user chooses when to evaluate: after each pass of this
+    worker over its points, after a number of calls, or after a time.*
+    """
 
     def due(self, now_ns: int, passes: int) -> bool:
         """Whether to evaluate now. Called once for every call of `evaluate`. `passes`: how often
@@ -219,6 +211,12 @@ AnyWriter: TypeAlias = Writer | Callable[[], Writer]
 
 
 class Writers:
+    """Writes metrics to the user's own log, such as TensorBoard or Weights & Biases.
+
+    *Only the worker that evaluates writes. A writer that fails never ends the job: the first
+    failure is one line of output, and later values are tried again.*
+    """
+
     def __init__(self, worker: str) -> None:
         """`worker`: the name of this worker, for messages."""
         self._worker = worker

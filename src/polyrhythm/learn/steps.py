@@ -1,21 +1,5 @@
 """Makes a step with the gradients of the user's code, or prepares them for the servers, and checks
-that the user's code has not changed what the job relies on.
-
-Prepares sparse gradients, such as those of embeddings with `sparse=True`, for contributions.
-
-SGD, Adagrad and SparseAdam take gradients of rows (`tensors/rows.py`). For all other optimizers on
-servers, a sparse gradient is made dense, and the user gets a message about it. With kind local the
-optimizer of the worker gets the gradients: they are made dense only for an optimizer of torch that
-refuses sparse ones.
-
-Detects values that the user's code writes into parameters although the servers make the steps.
-
-With kind gradient, every version from the servers replaces the worker's parameters. A value that
-the loop itself writes, such as a clipped weight, would be lost without a message. The check is a
-sample, so that it costs little: it compares the digests of the parameters after the first versions,
-and then ever less often. *A change that torch counts (`Tensor._version`) is checked whenever it
-occurs; only a write through `.data` can remain unseen until the next sample.*
-"""
+that the user's code has not changed what the job relies on."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -38,6 +22,14 @@ _SEVERAL = "in a job with several models, no gradient is contributed as rows"
 
 
 class SparseGradients:
+    """Prepares sparse gradients, such as those of embeddings with `sparse=True`, for contributions.
+
+    SGD, Adagrad and SparseAdam take gradients of rows (`tensors/rows.py`). For all other optimizers
+    on servers, a sparse gradient is made dense, and the user gets a message about it. With kind
+    local the optimizer of the worker gets the gradients: they are made dense only for an optimizer
+    of torch that refuses sparse ones.
+    """
+
     def __init__(
         self,
         optimizer: torch.optim.Optimizer,
@@ -105,6 +97,17 @@ _SUSPECTED = 2
 
 
 class WrittenParameters:
+    """Detects values that the user's code writes into parameters although the servers make the
+    steps.
+
+    With kind gradient, every version from the servers replaces the worker's parameters. A value
+    that the loop itself writes, such as a clipped weight, would be lost without a message. The
+    check is a sample, so that it costs little: it compares the digests of the parameters after the
+    first versions, and then ever less often. *A change that torch counts (`Tensor._version`) is
+    checked whenever it occurs; only a write through `.data` can remain unseen until the next
+    sample.*
+    """
+
     def __init__(self, flat: FlatModel, landed: Callable[[], int]) -> None:
         """`landed` returns how many slices of versions have arrived. If this number changes, the
         parameters may have changed too."""

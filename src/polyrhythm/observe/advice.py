@@ -9,9 +9,6 @@ that helps.
 A worker was *waited for* during the time by which the other workers' waits exceed its own wait.
 Even the slowest worker waits for the exchange itself. So the time of the *exchange* is the time
 spent on transfers plus the shortest wait of all workers.
-
-Options with which a job would wait less, or exchange less. All of them are options that the job
-accepts together with its other options.
 """
 
 from collections.abc import Iterable, Mapping

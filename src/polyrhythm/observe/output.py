@@ -4,16 +4,6 @@ Each process writes to its own file, `logs/worker-3.log` in the folder of the ru
 reads the new lines of these files. *So a process never waits for the terminal: the files hold what
 the terminal has not shown yet.* If the terminal is far behind, some output is not shown there, and a
 line names the file that contains it.
-
-Splits what a process writes into lines for a terminal.
-
-*A line is shown when it is complete.* A program that draws a progress bar writes carriage returns
-and no line end: of such a line only the newest text is kept, and it can be shown at any time. Bytes
-that are not UTF-8, and control characters other than tabs and colours, are shown escaped. Long
-lines are cut; the log of the process has them in full.
-
-*A terminal or a pipe whose reader has gone neither fails a command nor stops its job*: what is
-written to it is dropped (`UnreadFile`).
 """
 
 import contextlib
@@ -41,8 +31,12 @@ _RESET = "\x1b[0m"
 
 
 class UnreadFile:
-    """A file that drops what no process can read any more, because the reader of a pipe has closed it
-    (`head -1`), or the terminal is gone."""
+    """A file that drops what no process can read any more, because the reader of a pipe has closed
+    it (`head -1`), or the terminal is gone.
+
+    *A terminal or a pipe whose reader has gone neither fails a command nor stops its job*: what is
+    written to it is dropped.
+    """
 
     def __init__(self, file: IO[str]) -> None:
         self._file = file
@@ -84,7 +78,13 @@ class Unfailing(UnreadFile):
 
 
 class Lines:
-    """Divides the output of one process into lines."""
+    """Divides the output of one process into lines.
+
+    *A line is shown when it is complete.* A program that draws a progress bar writes carriage
+    returns and no line end: of such a line only the newest text is kept, and it can be shown at any
+    time. Bytes that are not UTF-8, and control characters other than tabs and colours, are shown
+    escaped. Long lines are cut; the log of the process has them in full.
+    """
 
     def __init__(self) -> None:
         self._held = b""

@@ -4,9 +4,6 @@ that servers and workers print appear above the table, each with the name of its
 *A terminal or pipe that takes no more output does not hold up the job: what cannot be shown yet is
 kept, and is shown later.* If the terminal or pipe is closed, the job goes on and shows nothing
 more.
-
-stderr, as the display of progress uses it. *Progress that cannot be written does not end the job:*
-the reader of a pipe may have ended, the terminal may be closed, or the disk may be full.
 """
 
 import contextlib
@@ -35,7 +32,11 @@ from polyrhythm.wire.messages import JobSpec
 
 
 def stderr_console() -> Console:
-    """stderr of this process. In a notebook it is plain text below the cell, without a table."""
+    """stderr of this process. In a notebook it is plain text below the cell, without a table.
+
+    *Progress that cannot be written does not end the
+    job:* the reader of a pipe may have ended, the terminal may be closed, or the disk may be full.
+    """
     notebook = Console(stderr=True).is_jupyter
     return Console(
         file=None if sys.stderr is None else cast(IO[str], Unfailing(sys.stderr)),

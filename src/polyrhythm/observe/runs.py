@@ -5,9 +5,6 @@ The command that trains writes `process.json` when it begins and `result.json` w
 is alive while the process in `process.json` exists: its process id and its start time must both
 match.* If that process is gone and there is no result, for example because it was killed, the run
 has `ended without a word`.
-
-Reads from the journal of a job which workers are in the job, whether all servers have joined,
-and whether an operator is stopping the job.
 """
 
 import os
@@ -268,6 +265,9 @@ def _decode(path: Path, kind: Any) -> Any:
 
 
 class Members:
+    """Reads from the journal of a job which workers are in the job, whether all servers have
+    joined, and whether an operator is stopping the job."""
+
     def __init__(self, journal: Path) -> None:
         self._reader = JournalReader(journal)
         self._names: set[str] = set()

@@ -3,15 +3,6 @@ this state alone.
 
 Lines are taken one by one, so a journal can be followed while it is being written. No clock is
 read: the time is that of the last line. Lines of unknown kinds change nothing.
-
-A `waiting` line says for how many seconds the wait has lasted (`since_s`), and in how many seconds
-a timer will end it (`until_s`, or None). The state holds both as times on the clock of the journal.
-
-The facts about a run that its journal has stated so far. `state.py` updates them, line by line.
-
-Parts of a run's state: a wait, the end, a data point of the curve, and the loss of a server.
-
-The metrics of a run: their last values, and their values over time.
 """
 
 import math
@@ -36,7 +27,12 @@ from polyrhythm.wire.messages.reasons import FAILED, HUNG, NOT_FINITE, UNATTACHE
 
 @dataclass(frozen=True, slots=True)
 class WaitingState:
-    """What the job waits for. Times are in seconds since the run began, as in the journal."""
+    """What the job waits for. Times are in seconds since the run began, as in the journal.
+
+    A `waiting` line says for how many seconds the wait has lasted (`since_s`), and in how many
+    seconds a timer will end it (`until_s`, or None). The state holds both as times on the clock of
+    the journal.
+    """
 
     reason: Reason
     since_s: float

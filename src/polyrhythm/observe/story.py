@@ -1,15 +1,7 @@
 """Tells a run in sentences, each with its time. The same journal always gives the same story.
 Unusual events are told at once. Routine events (rounds, reports) are summarised in one sentence
 before the next unusual event, and every ten seconds. A wait is told when it has lasted three
-seconds. The same wait is told again only after a different one.
-
-The sentences about checkpoints in a run's story.
-
-*The story says once that a store fails, and once that it works again. Otherwise every checkpoint
-that is due would repeat the sentence. The journal keeps every failure.*
-
-A sentence of a run's story, with its time and the workers that it is about.
-"""
+seconds. The same wait is told again only after a different one."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -38,6 +30,8 @@ NO_WORKERS: frozenset[int] = frozenset()
 
 @dataclass(frozen=True, slots=True)
 class Sentence:
+    """A sentence of a run's story, with its time and the workers that it is about."""
+
     at_s: float
     text: str
     about: frozenset[int] | None = None
@@ -66,7 +60,11 @@ _STORE_FAILS = "cut-unwritten"
 
 
 class CheckpointTeller:
-    """Turns lines of the journal about checkpoints into sentences."""
+    """Turns lines of the journal about checkpoints into sentences.
+
+    *The story says once that a store fails, and once that it works again. Otherwise every
+    checkpoint that is due would repeat the sentence. The journal keeps every failure.*
+    """
 
     def __init__(self, state: RunState) -> None:
         self._state = state

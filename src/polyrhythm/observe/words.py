@@ -1,7 +1,4 @@
-"""Numbers and lists of names as text, in the same form in all output.
-
-Breaks long lines of text for a terminal between words.
-"""
+"""Numbers and lists of names as text, in the same form in all output."""
 
 import os
 import re

@@ -1,13 +1,5 @@
-"""The state of one worker of a run: its work, its speed, and whether it is in the job.
-
-The work of all workers in the last ten seconds of the journal, from which their speeds are
-computed.
-
-The metrics of the run: the values that workers have reported or evaluated.
-
-Means and medians over the rounds of a run, and the extremes of its metrics. Each line of the
-journal summarises several rounds.
-"""
+"""What the workers of a run have done: each worker in all and in the last seconds, means and
+medians over rounds, and the metrics of the run."""
 
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -79,6 +71,8 @@ class Totals:
 
 @dataclass(slots=True)
 class ObservedWorker:
+    """One worker of a run: its work, its speed, and whether it is in the job."""
+
     worker: int
     name: str
     joined_s: float
@@ -135,6 +129,9 @@ _RECENT_S = 10.0
 
 @dataclass(slots=True)
 class RecentWork:
+    """The work of all workers in the last ten seconds of the journal, from which their speeds are
+    computed."""
+
     _samples: deque[tuple[float, dict[Any, Fields]]] = field(default_factory=deque)
     """The `rounds` lines of the last ten seconds: the time of each, and its fields per worker."""
 
@@ -161,6 +158,8 @@ class RecentWork:
 
 @dataclass(slots=True)
 class MeanOverRounds:
+    """A mean over the rounds of a run. Each line of the journal summarises several rounds."""
+
     value: float | None = None
     """The mean so far; None until a line of the journal has had a value."""
     _rounds: int = 0

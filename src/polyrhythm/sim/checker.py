@@ -4,12 +4,6 @@
 statistics, a fold deletes the contributions of removed workers, even while a report of such a
 contribution is on its way. A contribution that was complete when the lead decided a round is in that
 round's version: in every slice, on every server.*
-
-Checks the rows of statistics of a slice: *in every version, on every server, the sum of the rows is
-the sum over the memory of all points of all members, and no point is in two rows.*
-
-A worker that is not a member any more may have a row until the next fold. If a server died during the
-fold, such a row may lack the worker's last contribution (decision 071).
 """
 
 from collections.abc import Callable, Mapping
@@ -27,6 +21,12 @@ from polyrhythm.wire import messages as m
 def check_rows(
     store: SimRowsSliceStore, server: int, slice_: int, is_member: Callable[[int, int], bool]
 ) -> None:
+    """Checks the rows of statistics of a slice: *in every version, on every server, the sum of the
+    rows is the sum over the memory of all points of all members, and no point is in two rows.*
+
+    A worker that is not a member any more may have a row until the next fold. If a server died
+    during the fold, such a row may lack the worker's last contribution (decision 071).
+    """
     rows, named = store.rows[slice_].rows, store.live[slice_]
     where = f"slice {slice_} of s{server}"
     last = {(row.worker, row.incarnation): row.sequence for row in named}

@@ -1,8 +1,6 @@
 """A scenario: a job, its links, its workers and their faults, read from a TOML file.
 
 A scenario that cannot work is refused here. The error is one line and names the place in the file.
-
-One event of a scenario: a fault of a process, or another event at a given time.
 """
 
 from pathlib import Path

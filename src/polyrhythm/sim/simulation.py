@@ -1,8 +1,5 @@
 """One run of a scenario: processes, links and faults, until the lead ends the job. The same
-scenario and seed give the same run on every machine.
-
-A simulated operator: it sends the lead a request, and keeps the answers.
-"""
+scenario and seed give the same run on every machine."""
 
 import random
 from collections import Counter
@@ -37,6 +34,8 @@ from polyrhythm.wire.messages.operator import DRAIN, STOP
 
 
 class OperatorProcess:
+    """A simulated operator: it sends the lead a request, and keeps the answers."""
+
     def __init__(self, name: str, job: str) -> None:
         self.answers: list[m.Message] = []
         self._hello = m.OperatorHello(name=name, job=job)

@@ -1,7 +1,5 @@
-"""The tables of a scenario about its links, its workers and the model of learning.
-
-Durations, sizes and rates as people write them: `10ms`, `2MiB`, `1Gbit`.
-"""
+"""The tables of a scenario about its links, its workers and the model of learning, and the
+durations, sizes and rates in them, as people write them: `10ms`, `2MiB`, `1Gbit`."""
 
 import math
 import re

@@ -8,12 +8,6 @@
 A checkpoint exists if its manifest does. The names of the other files have a random part, so that a
 job does not overwrite files of another job, or files that an interrupted attempt has left. Files
 that the manifest does not name are ignored.
-
-Builds the tensors of a slice from a checkpoint that divides the model into other slices.
-
-A model has one flat buffer (space) of parameters per dtype, whatever the number of servers. Only
-the places where it is divided into slices depend on that number. So a slice is a range of a space,
-and the slices of the checkpoint that overlap the range contain all its elements.
 """
 
 import os
@@ -61,7 +55,12 @@ def overlapping(there: Sequence[Slice], slice_: Slice) -> list[Slice]:
 
 
 def assembled(slice_: Slice, sources: list[Slice], read: Mapping[int, Tensors]) -> Tensors:
-    """The tensors of a slice, from the tensors of the checkpoint's slices that cover its range."""
+    """The tensors of a slice, from the tensors of the checkpoint's slices that cover its range.
+
+    A model has one flat buffer (space) of parameters per dtype, whatever the number of servers.
+    Only the places where it is divided into slices depend on that number. So a slice is a range of
+    a space, and the slices of the checkpoint that overlap the range contain all its elements.
+    """
     if len(sources) == 1 and _same_range(sources[0], slice_):
         return read[sources[0].id]
     names = {name for source in sources for name in read[source.id]}

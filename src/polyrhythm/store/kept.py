@@ -1,15 +1,8 @@
-"""The file with the state of the user's code (`worker.keep`): the tensors of the state, and one more
-tensor that contains its tree of plain values as JSON.
+"""The file with the state of the user's code (`worker.keep`): the tensors of the state, and one
+more tensor that contains its tree of plain values as JSON.
 
 A worker makes the file and sends it to the lead's process, which verifies it and writes it to the
 store. The file contains no pickled object, so reading it runs no code.
-
-Takes a `state_dict()` apart into tensors and a tree of plain values, and puts it together again.
-
-Such states are stored in checkpoints without pickle, so that loading a checkpoint runs no code. A
-value that is neither a tensor nor a plain value is refused before anything is written; the error
-names its path. The tree is JSON: numbers, text, true, false and null stand for themselves, and
-every other value is a list that begins with the kind of the value.
 """
 
 import math
@@ -37,8 +30,13 @@ _KEYS = (str, int, float, bool, type(None))
 
 def take_apart(value: Any, path: str) -> "tuple[Any, dict[str, torch.Tensor]]":
     """The tree of a value, and its tensors by name. `path` is the name of the value; the names of
-    its tensors begin with it. Tensors are not copied. Raise UsageError if a value cannot be
-    stored."""
+    its tensors begin with it. Tensors are not copied. Raise UsageError if a value cannot be stored.
+
+    Such states are stored in checkpoints without pickle, so that loading a checkpoint runs no code.
+    A value that is neither a tensor nor a plain value is refused before anything is written; the
+    error names its path. The tree is JSON: numbers, text, true, false and null stand for
+    themselves, and every other value is a list that begins with the kind of the value.
+    """
     tensors: dict[str, torch.Tensor] = {}
     return _tree(value, path, tensors, 0), tensors
 

@@ -1,19 +1,11 @@
-"""A model as one file in the safetensors format, under the names of the model's own `state_dict`.
+"""Models as files in the safetensors format, under the names of the models' own `state_dict`:
+writing them, loading them, and making them from a checkpoint.
 
 A file is written slice by slice, each range of a slice to its place in the file, so that the model
 is never in memory as a whole. *The file gets its name when it is complete and on the disk; until
 then it is called `NAME.part`.* Slices contain the elements of a tensor in the order of its memory.
 If that is not the order of its shape (channels_last), the tensor is reordered in the file at the
 end. Tied weights are stored once for each of their names, because the format has no references.
-
-The files of all models of a job, written together. A job with one model has one file.
-
-Reads a model's file into a model, after a check that both have the same tensors.
-
-*A file is copied into a model only if all names, shapes and dtypes agree. The error message names
-the first difference.*
-
-Writes the model of a checkpoint to a file, a few slices at a time.
 """
 
 import contextlib
@@ -312,7 +304,9 @@ def spec_of(spec: ModelSpec, name: str) -> ModelSpec:
 
 
 class ModelFiles:
-    """The files that are being written. Not safe for several threads."""
+    """The files of all models of a job, which are written together. A job with one model has one
+    file. Not safe for several threads.
+    """
 
     def __init__(
         self,
@@ -381,7 +375,11 @@ _DTYPES = {
 
 def load_into(model: torch.nn.Module, path: Path) -> None:
     """Copy the tensors of a file into a model, in place. Raises UsageError, and changes nothing, if
-    the file is of another model."""
+    the file is of another model.
+
+    *A file is copied into a model only if all names, shapes and dtypes agree. The error message
+    names the first difference.*
+    """
     known = {id(tensor) for tensor in (*model.parameters(), *model.buffers())}
     state = {
         name: value

@@ -1,13 +1,5 @@
 """Opens S3, Google Cloud Storage and Azure with the user's credentials and a limited number of
-retries.
-
-Finds the credentials and endpoints of object stores in the usual places.
-
-obstore reads the usual environment variables by itself (`AWS_ACCESS_KEY_ID`, `AWS_ENDPOINT_URL`,
-`AWS_REGION`, `GOOGLE_APPLICATION_CREDENTIALS`, `AZURE_STORAGE_ACCOUNT_NAME` and so on). It does not
-read the shared files of the AWS tools, so this module does. A variable takes precedence over a
-file.
-"""
+retries."""
 
 import configparser
 import os
@@ -54,7 +46,13 @@ def aws_settings(environment: Mapping[str, str]) -> dict[str, str]:
     set.
 
     The profile is `AWS_PROFILE`, or `default`. If the environment has credentials, none of the
-    profile's credentials is used."""
+    profile's credentials is used.
+
+    obstore reads the usual environment variables by itself (`AWS_ACCESS_KEY_ID`,
+    `AWS_ENDPOINT_URL`, `AWS_REGION`, `GOOGLE_APPLICATION_CREDENTIALS`, `AZURE_STORAGE_ACCOUNT_NAME`
+    and so on). It does not read the shared files of the AWS tools, so this module does. A variable
+    takes precedence over a file.
+    """
     home = Path(environment.get("HOME", "~")).expanduser()
     profile = environment.get("AWS_PROFILE", "default")
     found: dict[str, str] = {}

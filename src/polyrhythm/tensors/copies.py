@@ -8,9 +8,6 @@ uploads: what the user's code queues after `join` waits for them on the device.
 `tensors/device_model.py` decides what is copied. The classes here only run these copies at the
 right time, so that the same tests cover all devices: `DeferredCopies` is a device in host memory,
 whose copies happen as late as they may.
-
-Copies of a CUDA device: one stream for downloads and one for uploads, beside the stream on which
-the user's code computes. See `tensors/copies.py`.
 """
 
 import mmap
@@ -210,6 +207,9 @@ class DeferredCopies:
 
 
 class CudaCopies:
+    """Copies of a CUDA device: one stream for downloads and one for uploads, beside the stream on
+    which the user's code computes. See `tensors/copies.py`."""
+
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self._stream = torch.cuda.current_stream(device)

@@ -1,18 +1,5 @@
-"""Test whether every element of a tensor is finite.
-
-If the sum of all elements is finite, so are the elements; computing it is fast. Otherwise the sum
-may have overflowed although all elements are finite, so every element is tested. For few elements
-the maximum and the minimum are tested instead.
-
-Test on a device whether tensors are finite, without allocating memory of their size, and with
-one result for all tensors.
-
-The largest magnitude of a tensor is finite only if all of its elements are finite, because NaN in
-any element makes the magnitude NaN.
-
-The errors for NaN and infinity in a contribution: one for a gradient, for a parameter and for a
-buffer, each with advice of its own.
-"""
+"""Tests whether every element of tensors is finite, and the errors for NaN and infinity in a
+contribution."""
 
 import math
 from collections.abc import Sequence
@@ -32,6 +19,11 @@ Numbers = npt.NDArray[np.floating[Any]]
 
 
 def all_finite(tensor: torch.Tensor) -> bool:
+    """Whether every element of a tensor is finite.
+
+    If the sum of all elements is finite, so are the elements; computing it is fast. Otherwise
+    the sum may have overflowed although all elements are finite, so every element is tested. For
+    few elements the maximum and the minimum are tested instead."""
     if not tensor.is_floating_point():
         return True
     few = numbers_of(tensor)
@@ -74,7 +66,11 @@ def not_finite(what: str, tensor: str) -> NotFinite:
 
 
 def magnitudes(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """The largest magnitude of each of these tensors, none of which is empty."""
+    """The largest magnitude of each of these tensors, none of which is empty.
+
+    The largest magnitude of a tensor is finite only if all of its elements are finite, because NaN
+    in any element makes the magnitude NaN.
+    """
     return list(torch._foreach_norm(list(tensors), math.inf)) if tensors else []
 
 
@@ -84,7 +80,8 @@ def largest_of(tensor: torch.Tensor) -> torch.Tensor:
 
 def check_all(what: str, names: Sequence[str], tensors: Sequence[torch.Tensor]) -> None:
     """Raise NotFinite if one of these tensors is not finite. The host waits for the result. `what`:
-    see `not_finite`."""
+    see `not_finite`. The test allocates no memory of the size of the tensors, and has one result
+    for all of them."""
     pairs = [pair for pair in zip(names, tensors, strict=True) if pair[1].numel()]
     if not pairs:
         return

@@ -4,9 +4,6 @@ into them.
 Versions that arrive are copied into these buffers. Contributions are written into separate *push*
 buffers, which servers may read in place. A worker uses several sets of push buffers in turn,
 because it must not write to a set before the servers have acknowledged the contribution in it.
-
-The errors for a model that was changed after it was attached, so that the servers' copy no longer
-fits: one sentence for each change, with advice of its own for a parameter and for a buffer.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -3,8 +3,6 @@
 A data set is in a folder that has its name. The catalogue lists one or more forms of each set. The
 first form is complete and can be downloaded. The others are smaller copies, which are used if the
 user has put them into the folder.
-
-Compares a file with its checksum in the catalogue.
 """
 
 import gzip

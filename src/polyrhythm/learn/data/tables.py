@@ -6,8 +6,6 @@ its chunks*, and keeps the last ones. A CSV file is also searched for line ends 
 faster than parsing it.
 
 pyarrow reads CSV and Parquet (`pip install 'polyrhythm[files]'`).
-
-Checks a table before any process starts, without reading all of it.
 """
 
 import gzip

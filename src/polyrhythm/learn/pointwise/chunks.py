@@ -12,16 +12,6 @@ every pass. If reading makes a copy of the points anyway, as that of a table doe
 permutes them inside of the chunk. Otherwise they stay in their order, because a copy of all points
 would cost memory; but without memory the blocks of a chunk are permuted in every pass. *All orders
 follow from the seed of the job, so that another worker can continue in the middle of a chunk.*
-
-The first three numbers of the statistics are counts: the points that have added something, those of
-them that have voted to halt, and the sum of the points' generations.
-
-*The generation of a point tells when it was visited last. All points have been visited since
-generation g began if the sum of the generations is at least g times the number of points: a visit
-gives a point the number of the generation under way, and no point has a higher one. So every worker
-learns this from the sum, whatever its own speed and that of the others.*
-
-Some points of a point-wise algorithm as arrays, to be sent to another worker.
 """
 
 from collections import deque
@@ -220,7 +210,16 @@ class LeasedChunk:
 
 
 class Chunks:
-    """The leased chunks of one worker, and the order in which it visits them."""
+    """The leased chunks of one worker, and the order in which it visits them.
+
+    The first three numbers of the statistics are counts: the points that have added something,
+    those of them that have voted to halt, and the sum of the points' generations.
+
+    *The generation of a point tells when it was visited last. All points have been visited since
+    generation g began if the sum of the generations is at least g times the number of points: a
+    visit gives a point the number of the generation under way, and no point has a higher one. So
+    every worker learns this from the sum, whatever its own speed and that of the others.*
+    """
 
     def __init__(
         self,

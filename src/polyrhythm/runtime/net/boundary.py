@@ -1,12 +1,11 @@
-"""Separates faults that a peer causes from faults of this process.
+"""Separates faults that a peer causes from faults of this process, and refuses messages that a peer
+may not send: a peer may send messages only in its own name, and only the process that has the seat
+of the lead may give orders.
 
 *Any exception while the bytes or the message of one peer are decoded, checked and used ends only the
 link to that peer, and prints one line.* Two kinds of exceptions end the process instead:
 `InvariantBroken`, and exceptions of machines and of their effects (`Driver.run` is called outside this
 boundary). After these, the state of the process may be half changed.
-
-Refuses messages that a peer may not send. A peer may send messages only in its own name, and
-only the process that has the lead's seat may give orders.
 """
 
 import sys

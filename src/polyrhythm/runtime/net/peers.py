@@ -1,18 +1,4 @@
-"""The links of a node, by the names of the processes at their other ends.
-
-Sends the lead's heartbeats to workers and servers.
-
-*A peer that does not read gets at most 8 heartbeats.* A worker reads nothing during a training
-step, which may take an hour. Heartbeats that filled its link would delay other messages of the
-lead, and a link whose peer reads nothing for a minute is ended. *While the job waits for its
-servers, a peer sends no heartbeats, and so cannot confirm those of the lead. Such a peer gets every
-heartbeat, because it reads all the time.*
-
-Which links of a server are quiet: nothing has come over them since the last look.
-
-Looking costs a comparison per link, and a system call for a quiet one. Reading a link costs nothing
-more than counting (`Link.arrivals`).
-"""
+"""The links of a node, by the names of the processes at their other ends."""
 
 import threading
 from collections.abc import Callable
@@ -117,6 +103,15 @@ _MOST_UNREAD = 8
 
 
 class HeartbeatSender:
+    """Sends the lead's heartbeats to workers and servers.
+
+    *A peer that does not read gets at most 8 heartbeats.* A worker reads nothing during a training
+    step, which may take an hour. Heartbeats that filled its link would delay other messages of the
+    lead, and a link whose peer reads nothing for a minute is ended. *While the job waits for its
+    servers, a peer sends no heartbeats, and so cannot confirm those of the lead. Such a peer gets
+    every heartbeat, because it reads all the time.*
+    """
+
     def __init__(self, peers: Peers) -> None:
         self._peers = peers
         self._sent: WeakKeyDictionary[Link, int] = WeakKeyDictionary()
@@ -137,6 +132,12 @@ class HeartbeatSender:
 
 
 class QuietLinkReader:
+    """Which links of a server are quiet: nothing has come over them since the last look.
+
+    Looking costs a comparison per link, and a system call for a quiet one. Reading a link costs
+    nothing more than counting (`Link.arrivals`).
+    """
+
     def __init__(self, peers: Peers, seat: Callable[[], Seat]) -> None:
         self._peers = peers
         self._seat = seat

@@ -5,12 +5,6 @@ When the lead orders a cut, every server copies its slices, and writes the copy 
 on. When all servers have written theirs, the lead's process writes the record and the manifest. *A
 fault of the store is reported to the machine, which gives the cut up. It never ends a process that
 trains.*
-
-The state of the user's code in the lead's process: this process receives the state from a worker
-for a cut, and sends it to all workers that ask for it when a job resumes.
-
-*A member that was not asked for its state cannot make this process allocate memory. The member that
-was asked cannot send more than the machine allows.*
 """
 
 import threading
@@ -45,6 +39,13 @@ from polyrhythm.wire.messages import FileEntry, JobSpec
 
 
 class KeptStates:
+    """The state of the user's code in the lead's process: this process receives the state from a
+    worker for a cut, and sends it to all workers that ask for it when a job resumes.
+
+    *A member that was not asked for its state cannot make this process allocate memory. The member
+    that was asked cannot send more than the machine allows.*
+    """
+
     def __init__(self, job: m.JobSpec, to: Callable[[str], Link | None]) -> None:
         """`to(name)` returns the link to the peer of that name."""
         self._job = job

@@ -2,8 +2,6 @@
 
 The lead's machine runs in the process of one of the servers. Messages between the lead and this
 server stay in the process; all other messages go over links.
-
-The lead's process sends the file with the job's code to a worker that asks for it.
 """
 
 import os

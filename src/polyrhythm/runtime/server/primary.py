@@ -3,14 +3,6 @@
 This module takes no locks; the slice store does. When routes change, only the slices that come and
 go are touched. `prepare` allocates memory and state for slices that come, while the other slices
 stay in use. `change` then begins to use them.
-
-The slices of a primary with rounds: contributions are added to aggregates, and a fold makes the
-next version of all slices.
-
-The slices of a primary without rounds: every contribution to a slice is folded when it
-arrives.
-
-The slices of a primary of kind statistics: contributions wait until a fold names them.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -498,7 +490,8 @@ class OnArrivalPrimary(Primary):
 
 
 class RowsPrimary(RoundsPrimary):
-    """There are no aggregates: the updater keeps the rows of workers."""
+    """The slices of a primary of kind statistics: contributions wait until a fold names them. There
+    are no aggregates: the updater keeps the rows of workers."""
 
     def _open_slots(self) -> None:
         self._fill = 0

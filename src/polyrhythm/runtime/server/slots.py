@@ -3,9 +3,6 @@ place in every slot, in the dtype in which it is sent.
 
 A slot is allocated, as one segment, when it is first used. When slices move between servers, the
 slices that stay keep their places. The slices that come are placed in a new segment in every slot.
-
-One lock for every slice of the model, whether this server is its primary, a replica, or
-neither.
 """
 
 import threading
@@ -147,6 +144,9 @@ def _segments_of(places: Mapping[int, SlicePlace]) -> list[Segment]:
 
 
 class SliceLocks:
+    """One lock for every slice of the model, whether this server is its primary, a replica, or
+    neither."""
+
     def __init__(self, slices: int) -> None:
         self._locks = [threading.Lock() for _ in range(slices)]
         self._unknown = threading.Lock()

@@ -3,12 +3,6 @@ parameters.
 
 A contribution is in a push buffer. The worker must not write to this buffer until the servers have
 acknowledged the contribution, because they may read it in place.
-
-Quantises contributions before they are sent (`--push int8`).
-
-*A quantised slice stays in its memory until the contribution is acknowledged, as the exact numbers
-do. So a slice that is sent again has the same bytes.* A worker that joins again begins without
-residuals: contributions of its former incarnation may not have counted.
 """
 
 import itertools
@@ -53,6 +47,13 @@ class _Room:
 
 
 class Quantising:
+    """Quantises contributions before they are sent (`--push int8`).
+
+    *A quantised slice stays in its memory until the contribution is acknowledged, as the exact
+    numbers do. So a slice that is sent again has the same bytes.* A worker that joins again begins
+    without residuals: contributions of its former incarnation may not have counted.
+    """
+
     def __init__(self, layout: Layout, job: JobSpec, links: WorkerLinks, *, shared: bool) -> None:
         """`shared`: the memory is in segments that servers can map, because a quantised slice may
         be sent again over a link that carries references."""

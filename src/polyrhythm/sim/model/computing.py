@@ -1,11 +1,5 @@
 """The times at which a simulated worker's steps end: as planned, earlier if a message interrupts
-them, later if the process was stopped.
-
-Several steps in a row that are assumed to be equally long: when each one ends, and which one is
-being computed.
-
-A worker that is not interrupted needs one event for a whole stretch, however many steps it has.
-"""
+them, later if the process was stopped."""
 
 from collections.abc import Callable
 
@@ -15,6 +9,9 @@ from polyrhythm.sim.process import Process
 
 
 class Stretch(msgspec.Struct, gc=False):
+    """Several steps in a row that are assumed to be equally long: when each one ends, and which one
+    is being computed."""
+
     begins_ns: int
     steps: int
     took_ns: int
@@ -34,6 +31,9 @@ class Stretch(msgspec.Struct, gc=False):
 
 
 class Computing:
+    """The steps that a simulated worker computes. A worker that is not interrupted needs one event
+    for a whole stretch, however many steps it has."""
+
     __slots__ = (
         "_call",
         "_clock",

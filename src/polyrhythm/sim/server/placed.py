@@ -2,8 +2,6 @@
 the effects that change it or the leases of its readers.
 
 This file mirrors `runtime/server/placed.py`, with sizes in place of bytes.
-
-Chooses the slice store of a simulated server.
 """
 
 from collections.abc import Callable

@@ -1,10 +1,6 @@
-"""Messages of a cut: the state of all slices at one moment, which becomes a checkpoint.
-
-Messages about the state that the user's code adds to checkpoints with `worker.keep`.
-
-Messages with which the lead's process collects the parameters of all slices, to save the
-model.
-"""
+"""The messages of a cut (the state of all slices at one moment, which becomes a checkpoint), of the
+state that the user's code adds to checkpoints with `worker.keep`, and of collecting the parameters
+of all slices in order to save the model."""
 
 from polyrhythm.wire.messages.fields import Amount, Label, Message
 from polyrhythm.wire.messages.specs import FileEntry
