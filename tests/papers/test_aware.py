@@ -11,6 +11,7 @@ import random
 from collections import Counter
 from collections.abc import Sequence
 
+import msgspec
 import pytest
 from scipy.optimize import linprog
 
@@ -96,27 +97,27 @@ def test_time_is_a_linear_function_of_the_load() -> None:
 
 
 def random_lines(rng: random.Random) -> list[Line]:
-    """Nodes with a server: colocated, dedicated or mixed, some with a slow link. The rates are those
-    of the paper's networks, in parts of a model."""
+    """Nodes with a server: colocated, dedicated or mixed, some with a slow link, with and without
+    overlapping pushes and pulls. The rates are those of the paper's networks, in parts of a model."""
     nodes = rng.randint(1, 14)
     most_workers = rng.choice([(1, 1), (0, 0), (0, 2)])
     workers = [rng.randint(*most_workers) for _ in range(nodes)]
-    everywhere = sum(workers) + rng.randint(0, 6)
-    copies = rng.randint(0, 2)
+    everywhere = max(1, sum(workers) + rng.randint(0, 6))
+    copies, overlaps = rng.randint(0, 2), rng.random() < 0.5
     lines = []
     for count in workers:
         rate = rng.uniform(20, 220) * rng.choice([1, 1, 1, 0.01])
-        slow = rate / rng.uniform(2, 50) if rng.random() < 0.2 else math.inf
         line = host_line(
-            1.0, rate, workers=count, all_workers=max(1, everywhere), replicas=copies, most=slow
+            1.0,
+            rate,
+            workers=count,
+            all_workers=everywhere,
+            replicas=copies,
+            overlaps=overlaps,
         )
-        lines.append(
-            line
-            if line.byte_s > 0
-            else host_line(
-                1.0, rate, workers=count, all_workers=max(1, everywhere), replicas=copies
-            )
-        )
+        if rng.random() < 0.2 and line.byte_s > 0:
+            line = msgspec.structs.replace(line, most=rate / rng.uniform(2, 50))
+        lines.append(line)
     return lines
 
 
@@ -128,6 +129,10 @@ def best_time(lines: Sequence[Line], nbytes: float) -> float:
         at[node] = line.byte_s
         rows.append([-1.0, *at])
         bounds.append(-line.fixed_s)
+        at = [0.0] * len(lines)
+        at[node] = -line.away_byte_s
+        rows.append([-1.0, *at])
+        bounds.append(-line.away_s)
         if math.isfinite(line.most):
             at = [0.0] * len(lines)
             at[node] = 1.0
@@ -209,6 +214,31 @@ def test_algorithm_1_agrees_with_water_filling() -> None:
             assert printed == pytest.approx(held, abs=1e-6)
         assert algorithm_1(rates, 1.0, clamps=True) == pytest.approx(held, abs=1e-6)
     assert negative > 150, "most random clusters have a node for which the paper's load is negative"
+
+
+def test_without_overlap_equal_shares_are_best_if_slow_nodes_have_workers() -> None:
+    """ "The PULL process of data Slice 1" overlaps "the PUSH process of data Slice 2" in the paper. If
+    all workers push before any pulls, a node's time is twice that of the larger of the two parts of
+    Eq. 7, and the slowest node is fastest with M / N."""
+    rates = (220.0, 150.0, 90.0, 20.0)
+    held = {}
+    for overlaps in (True, False):
+        lines = [
+            host_line(1.0, rate, workers=1, all_workers=4, overlaps=overlaps) for rate in rates
+        ]
+        held[overlaps] = water_fill(lines, 1.0)[3]
+        slowest = max(line.seconds(0.25) for line in lines)
+        assert overlaps or slowest == pytest.approx(best_time(lines, 1.0))
+    assert held == {True: 0.0, False: pytest.approx(0.25)}
+
+
+@pytest.mark.parametrize("workers", [(1, 1, 1, 1), (0, 0, 3, 1)], ids=["colocated", "mixed"])
+def test_the_time_of_a_node_without_overlap(workers: tuple[int, ...]) -> None:
+    held, rate = (5.0, 0.0, 2.0, 3.0), 4.0
+    for node, count in enumerate(workers):
+        line = host_line(10.0, rate, workers=count, all_workers=sum(workers), overlaps=False)
+        pushed, received = count * (10 - held[node]), (sum(workers) - count) * held[node]
+        assert line.seconds(held[node]) == pytest.approx(2 * max(pushed, received) / rate)
 
 
 def test_two_colocated_nodes_share_in_proportion_to_their_rates() -> None:

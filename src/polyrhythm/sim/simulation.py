@@ -13,6 +13,7 @@ from polyrhythm.core.lead.machine import LeadMachine
 from polyrhythm.core.lead.pacemaker import PACEMAKER
 from polyrhythm.core.machine import Machine
 from polyrhythm.core.names import LEAD, server_name
+from polyrhythm.core.placement.schemes import MEASURING
 from polyrhythm.core.record import Record
 from polyrhythm.core.seat import FIRST_SEAT
 from polyrhythm.errors import JobFailed
@@ -81,7 +82,8 @@ class Simulation:
         self._check = check
         self._model = _model_of(scenario.job.model)
         self.objective = Objective(scenario.objective) if scenario.objective else None
-        moves = job.replicas > 0 or any(e.server is not None for e in scenario.events)
+        measures = job.placement in MEASURING
+        moves = job.replicas > 0 or measures or any(e.server is not None for e in scenario.events)
         self._checker = Checker(promises=not moves) if check else None
         self._journal = journal
         self._lives: Counter[int] = Counter()

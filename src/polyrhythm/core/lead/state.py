@@ -160,7 +160,9 @@ def connect(job: JobSpec, state: LeadState[SyncPolicy], seat: Seat) -> Parts:
         outbox=outbox,
         operators=operators,
         servers=Servers(state.servers, job, routing, state.network, rounds, outbox, operators),
-        placement=Placement(state.placement, job, view, routing, state.network, outbox),
+        placement=Placement(
+            state.placement, job, policy.traits, view, routing, state.network, outbox
+        ),
         broken=BrokenLinks(state.broken, job, view, routing, seat),
         progress=progress,
         saving=saving,

@@ -5,7 +5,8 @@ if nothing is known of any, there is no forecast, and slices stay where they are
 
 `aware` computes the load of each host from the slices of its servers and the place of the workers,
 and divides it by the host's measured throughput (Eq. 9). If a link carries much less than the two hosts
-at its ends can send and receive, the link is a limit too.
+at its ends can send and receive, the link is a limit too. *Hosts without a server are left out:* what
+is measured there is what slow servers send, and not what the host could receive.
 
 `elastic` knows nothing of the network. It observes for each server how long the contributions of a
 round took to arrive, and fits t = a + b * bytes over the last rounds.
@@ -33,15 +34,13 @@ Rate = Callable[[str, str], float | None]
 class Forecast:
     lines: Mapping[int, Line]
     """The time of a round on each server."""
-    floor_s: float = 0.0
-    """The time of a round on the slowest host without a server."""
     rates: Mapping[int, float] = field(default_factory=dict)
     """The bytes per second that each server can send and receive of anything."""
 
     def seconds(self, held: Mapping[int, float]) -> float:
         """The time of a round if servers hold so many bytes of slices."""
         times = [line.seconds(held.get(server, 0)) for server, line in self.lines.items()]
-        return max([self.floor_s, *times])
+        return max(times)
 
     def slowest(self, held: Mapping[int, float]) -> int:
         """The server on which a round takes longest."""
@@ -61,15 +60,19 @@ def forecast_aware(
     rate: Rate = lambda source, target: None,
     replicas: int = 0,
     sent: float = 1.0,
+    *,
+    overlaps: bool = True,
 ) -> Forecast | None:
     """The forecast for a model of `nbytes`. `servers`: the host of each server. `workers`: how many
     workers each host has. `throughputs`: the measured throughput of hosts. `rate`: what the link from
-    one host to another has carried. `sent`: how many bytes are sent for each byte of a slice."""
+    one host to another has carried. `sent`: how many bytes are sent for each byte of a slice.
+    `overlaps`: whether workers push and pull at the same time."""
     known = {host: value / sent for host, value in throughputs.items() if is_rate(value)}
     hosts = {*servers.values(), *workers}
     if not hosts & known.keys():
         return None
-    usual = median(known.values())
+    of_servers = [known[host] for host in set(servers.values()) & known.keys()]
+    usual = median(of_servers or known.values())
     rates = {host: known.get(host, usual) for host in hosts}
     all_workers = max(1, sum(workers.values()))
     beside = Counter(servers.values())
@@ -82,15 +85,19 @@ def forecast_aware(
             workers=workers.get(host, 0),
             all_workers=all_workers,
             replicas=replicas,
+            overlaps=overlaps,
+            most=_slowest_link(host, beside, workers, shares, rate, sent),
         )
-        most = math.inf
-        if line.byte_s > 0:
-            most = _slowest_link(host, beside, workers, shares, rate, sent)
         # the servers of a host share its time
-        lines[server] = Line(line.fixed_s, line.byte_s * beside[host], most / beside[host])
-    apart = [host for host in workers if host not in beside]
-    floor_s = max((workers[host] * nbytes / rates[host] for host in apart), default=0.0)
-    return Forecast(lines, floor_s, {s: rates[host] * sent for s, host in servers.items()})
+        beside_it = beside[host]
+        lines[server] = Line(
+            line.fixed_s,
+            line.byte_s * beside_it,
+            line.most / beside_it,
+            line.away_s,
+            line.away_byte_s * beside_it,
+        )
+    return Forecast(lines, {s: rates[host] * sent for s, host in servers.items()})
 
 
 def _slowest_link(

@@ -1,15 +1,18 @@
 """How long a round takes on each host, and how many bytes of slices each host should hold (Aware,
 §3.3).
 
-*A host's time is a linear function of the bytes of slices that it holds (Eq. 11). Water-filling gives
-every host the bytes for which all times are equal, and no host less than nothing. No other division
-of the model makes the slowest host faster.* The paper's Algorithm 1 comes to the same division where
-all bytes are positive. On most clusters it makes some of them negative.
+*Water-filling gives every host the bytes for which all times are equal, and no host less than
+nothing. No other division of the model makes the slowest host faster.* The paper's Algorithm 1 comes
+to the same division where all bytes are positive. On most clusters it makes some of them negative.
 
 In a round, a host with w of the job's W workers receives and sends the parameters of its workers,
-except those that its own servers hold. Each byte of slices that it holds goes to and from the W - w
-other workers, and to k replicas. So the load of a host with m bytes of slices is
-w (M - m) + (W - w + k) m bytes, in each direction.
+except those that its own servers hold: w (M - m) bytes. Each of the m bytes of slices that it holds
+goes to and from the W - w other workers, and to k replicas. If workers push and pull at the same
+time, the load of a host is the sum, w (M - m) + (W - w + k) m bytes in each direction (Eq. 7), and its
+time is a linear function of m (Eq. 11). *If all workers push before any of them pulls, a direction
+carries first the one part and then the other, and the larger part decides both times.* Then a slow
+host with a worker gains from holding slices until both parts are equal: where slow hosts have
+workers, equal shares are best.
 """
 
 import math
@@ -19,20 +22,36 @@ import msgspec
 
 
 class Line(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The time of a round on a host with m bytes of slices: `fixed_s` + `byte_s` * m seconds, and no
-    less than m / `most` seconds."""
+    """The time of a round on a host with m bytes of slices: `fixed_s` + `byte_s` * m seconds, but no
+    less than m / `most` and than `away_s` - `away_byte_s` * m seconds."""
 
     fixed_s: float
     byte_s: float
     most: float = math.inf
     """The bytes of slices per second that the slowest of the host's links can carry."""
+    away_s: float = 0.0
+    away_byte_s: float = 0.0
+    """If workers pull after all have pushed: the time of the host's workers without any slice on the
+    host, and by how much a byte on the host makes it shorter."""
 
     def seconds(self, nbytes: float) -> float:
-        return max(self.fixed_s + self.byte_s * nbytes, nbytes / self.most)
+        away_s = self.away_s - self.away_byte_s * nbytes
+        return max(self.fixed_s + self.byte_s * nbytes, nbytes / self.most, away_s)
 
     def holds(self, seconds: float) -> float:
         """The most bytes with which a round takes at most this long."""
         return min(max(0.0, (seconds - self.fixed_s) / self.byte_s), seconds * self.most)
+
+    @property
+    def lowest(self) -> tuple[float, float]:
+        """The shortest time of a round on this host, whatever the others do, and with how many
+        bytes."""
+        if not self.away_byte_s:
+            return self.fixed_s, 0.0
+        rises = (self.away_s - self.fixed_s) / (self.away_byte_s + self.byte_s)
+        limited = self.away_s / (self.away_byte_s + 1 / self.most)
+        nbytes = max(0.0, min(rises, limited))
+        return self.seconds(nbytes), nbytes
 
 
 def host_line(
@@ -42,11 +61,17 @@ def host_line(
     workers: int,
     all_workers: int,
     replicas: int = 0,
+    overlaps: bool = True,
     most: float = math.inf,
 ) -> Line:
     """The line of a host with this many of the job's workers, for a model of `nbytes`. `rate`: the
-    bytes per second that the host can send and receive at the same time (Eq. 8)."""
-    return Line(workers * nbytes / rate, (all_workers - 2 * workers + replicas) / rate, most)
+    bytes per second that the host can send and receive at the same time (Eq. 8). `overlaps`: whether
+    workers push and pull at the same time."""
+    others = all_workers - workers
+    if overlaps:
+        return Line(workers * nbytes / rate, (others - workers + replicas) / rate, most)
+    away_s = 2 * workers * nbytes / rate
+    return Line(0.0, (2 * others + replicas) / rate, most / 2, away_s, 2 * workers / rate)
 
 
 def water_fill(lines: Sequence[Line], nbytes: float) -> list[float]:
@@ -55,8 +80,19 @@ def water_fill(lines: Sequence[Line], nbytes: float) -> list[float]:
     free = [line.byte_s <= 0 for line in lines]
     if any(free):
         return _share_freely(lines, free, nbytes)
-    level = _level(lines, nbytes)
-    held = [line.holds(level) for line in lines]
+    held = [0.0] * len(lines)
+    # hosts that are slower than the others at their best hold what is best for them
+    slow = sorted(range(len(lines)), key=lambda at: lines[at].lowest)
+    left = nbytes
+    while True:
+        level = _level([lines[at] for at in slow], left)
+        if len(slow) == 1 or level >= lines[slow[-1]].lowest[0]:
+            break
+        at = slow.pop()
+        held[at] = min(left, lines[at].lowest[1])
+        left -= held[at]
+    for at in slow:
+        held[at] = lines[at].holds(level)
     scale = nbytes / sum(held) if sum(held) else 0.0  # corrects the rounding of floats
     return [part * scale for part in held]
 
@@ -65,7 +101,7 @@ def _share_freely(lines: Sequence[Line], free: Sequence[bool], nbytes: float) ->
     """The division if some hosts are not slower with more slices, because at least half of the
     workers run there: these hosts hold everything, in proportion to their rates."""
     weights = [
-        1 / max(line.fixed_s, 1e-300) if is_free else 0.0
+        1 / max(line.fixed_s, line.away_s, 1e-300) if is_free else 0.0
         for line, is_free in zip(lines, free, strict=True)
     ]
     largest = max(weights)

@@ -20,6 +20,8 @@ from tests.core.stage import Stage, of, sent, spec
 
 MB = 1_000_000
 SLICE = 64_000
+FAST = 1e9
+"""The bytes per second of hosts that have only workers, and are never the limit."""
 Rates = Mapping[int, float]
 
 
@@ -32,7 +34,7 @@ class Cluster(Stage):
         hosts: int,
         slices: int = 64,
         *,
-        colocated: bool = True,
+        colocated: bool = False,
         workers: int = 0,
         optimizer: str = "SGD",
         **job: Any,
@@ -47,6 +49,7 @@ class Cluster(Stage):
             self.attach(worker, spec((SLICE // 4 * slices,), optimizer=optimizer))
             host = f"h{worker}" if colocated else f"worker-host-{worker}"
             self.network._host_of[f"w{worker}"] = host
+            self.network._sent[host] = Average(FAST)
         for server in range(hosts):
             self.network._host_of[f"s{server}"] = f"h{server}"
         self.from_servers(m.Placed)
@@ -105,7 +108,7 @@ class Cluster(Stage):
         return held
 
 
-def optimum(rates: Rates, slices: int, workers: int, *, colocated: bool = True) -> list[float]:
+def optimum(rates: Rates, slices: int, workers: int, *, colocated: bool = False) -> list[float]:
     nbytes = slices * SLICE
     each = 1 if colocated else 0
     lines = [host_line(nbytes, rate, workers=each, all_workers=workers) for rate in rates.values()]
@@ -122,7 +125,8 @@ def slightly_off(rates: Rates, by: float) -> dict[int, float]:
 
 @pytest.mark.parametrize("colocated", [True, False], ids=["colocated", "dedicated"])
 def test_slices_follow_the_throughput(colocated: bool) -> None:
-    cluster = Cluster(4, colocated=colocated, workers=4)
+    # without rounds, workers push and pull at the same time
+    cluster = Cluster(4, colocated=colocated, workers=4, sync="asp" if colocated else "bsp")
     assert set(cluster.held.values()) == {16 * SLICE}  # before anything is measured
     cluster.run(UNEQUAL, noise=0.001)
     best = optimum(UNEQUAL, 64, 4, colocated=colocated)
@@ -170,7 +174,7 @@ def test_the_journal_has_reason_and_gain() -> None:
 
 def test_what_does_not_pay_is_not_moved() -> None:
     """Near the end of a job, the rounds that are left do not make up for the moves."""
-    early, late = (Cluster(4, rounds=rounds, optimizer="Adam") for rounds in (1000, 3))
+    early, late = (Cluster(4, workers=1, rounds=rounds, optimizer="Adam") for rounds in (1000, 3))
     early.run(UNEQUAL, rounds=3, noise=0.001)
     late.run(UNEQUAL, rounds=3, noise=0.001)
     assert early.reassigned and not late.reassigned
@@ -211,10 +215,18 @@ def test_other_schemes_ignore_measurements(placement: str) -> None:
     assert not cluster.reassigned and set(cluster.held.values()) == {16 * SLICE}
 
 
+def test_colocated_servers_keep_equal_shares_with_rounds() -> None:
+    """Workers pull after all have pushed, so a slow host with a worker is not faster with fewer
+    slices."""
+    cluster = Cluster(4, colocated=True)
+    cluster.run(UNEQUAL, rounds=20, noise=0.001)
+    assert not cluster.reassigned
+
+
 @pytest.mark.parametrize("hosts", [1, 2])
 def test_one_or_two_nodes(hosts: int) -> None:
     """With two colocated nodes no assignment is faster than another."""
-    cluster = Cluster(hosts)
+    cluster = Cluster(hosts, colocated=True)
     cluster.run({host: UNEQUAL[host] for host in range(hosts)}, rounds=10, noise=0.01)
     assert not cluster.reassigned
 

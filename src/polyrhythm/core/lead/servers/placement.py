@@ -33,6 +33,7 @@ from polyrhythm.core.placement.reassignment import (
 )
 from polyrhythm.core.placement.schemes import ELASTIC, MEASURING
 from polyrhythm.core.placement.steps import Routes
+from polyrhythm.core.sync.policy import Traits
 from polyrhythm.wire.messages import JobSpec
 
 _ROUNDS = 20
@@ -59,6 +60,7 @@ class Placement:
         self,
         state: PlacementState,
         job: JobSpec,
+        traits: Traits,
         view: View,
         routing: RoutingTable,
         network: Network,
@@ -71,6 +73,8 @@ class Placement:
         self._network = network
         self._outbox = outbox
         self._measures = job.placement in MEASURING and not routing.slices_stay
+        self._overlaps = not traits.rounds
+        """Whether workers push and pull at the same time."""
         self._elastic = self._measures and job.placement == ELASTIC
 
     def on_arrived(self, server: int, now_ns: int) -> None:
@@ -148,6 +152,7 @@ class Placement:
             self._network.rate,
             self._job.replicas,
             _sent_share(self._job),
+            overlaps=self._overlaps,
         )
 
     # -- the decision --------------------------------------------------------------------------

@@ -1,0 +1,128 @@
+"""Jobs on hosts with unequal network cards: `--placement aware` measures them, and gives slow servers
+fewer slices."""
+
+import random
+from collections.abc import Mapping, Sequence
+
+import pytest
+
+from polyrhythm.core.lead.machine import LeadMachine
+from polyrhythm.core.names import LEAD
+from polyrhythm.core.placement.load import Line, host_line, water_fill
+from tests.sim.staged_run import Run
+
+MODEL, SLICE = 12_000_000, 200_000
+RATES = (6e6, 24e6, 20e6, 9e6, 15e6, 12e6)
+"""The bytes per second of each server's host. Hosts of workers are never the limit."""
+
+
+def scenario(
+    rates: Sequence[float],
+    *,
+    workers: int = 6,
+    rounds: int = 30,
+    placement: str = "aware",
+    events: Sequence[tuple[float, Mapping[int, float]]] = (),
+    job: str = "",
+) -> str:
+    """`events`: at which times hosts get which new rates."""
+    tables = [
+        f"""
+[job]
+rounds = {rounds}
+servers = {len(rates)}
+placement = "{placement}"
+model = "{MODEL}B"
+slice = "{SLICE}B"
+fold_rate = "1000GB"
+heartbeat = "10s"
+{job}
+[link]
+bandwidth = "100Gbit"
+[[workers]]
+count = {workers}
+step = "20ms"
+"""
+    ]
+    hosts = [(f"servers = [{number}]", rate) for number, rate in enumerate(rates)]
+    hosts += [(f'workers = ["worker-{number}"]', 4e8) for number in range(workers)]
+    tables += [
+        f'[[hosts]]\n{who}\noutgoing = "{int(rate)}B"\nincoming = "{int(rate)}B"\n'
+        for who, rate in hosts
+    ]
+    tables += [
+        f'[[events]]\nat = "{at_s}s"\nwhat = "rate"\nhost = {host}\n'
+        f'outgoing = "{int(rate)}B"\nincoming = "{int(rate)}B"\n'
+        for at_s, changed in events
+        for host, rate in changed.items()
+    ]
+    return "".join(tables)
+
+
+def lines_of(rates: Sequence[float], workers: int = 6) -> list[Line]:
+    return [
+        host_line(MODEL, rate, workers=0, all_workers=workers, overlaps=False) for rate in rates
+    ]
+
+
+def best_time(rates: Sequence[float], workers: int = 6) -> float:
+    lines = lines_of(rates, workers)
+    shares = water_fill(lines, MODEL)
+    return max(line.seconds(share) for line, share in zip(lines, shares, strict=True))
+
+
+def held(run: Run) -> list[int]:
+    lead = run.simulation.servers[0].machines[LEAD]
+    assert isinstance(lead, LeadMachine)
+    return list(lead._routing.held(lead._routing.routes).values())
+
+
+def times(run: Run) -> list[float]:
+    return [line["longest_s"] for line in run.lines("rounds")]
+
+
+def test_rounds_become_as_short_as_the_rates_allow() -> None:
+    run = Run(scenario(RATES, rounds=25))
+    assert held(run) == pytest.approx(water_fill(lines_of(RATES), MODEL), abs=2 * SLICE)
+    assert times(run)[-1] <= best_time(RATES) / 0.9
+    equal = Run(scenario(RATES, placement="average", rounds=5))
+    assert times(run)[-1] <= 0.5 * times(equal)[-1]
+
+
+def test_slices_follow_rates_that_are_redrawn() -> None:
+    redrawn = RATES[::-1]
+    run = Run(scenario(RATES, rounds=30, events=[(25.0, dict(enumerate(redrawn)))]))
+    moved = [line["at_s"] for line in run.lines("reassigned")]
+    after = min(at_s for at_s in moved if at_s > 25)
+    begun = [line["at_s"] for line in run.lines("rounds") if 25 < line["at_s"] < after]
+    assert moved[0] < 25 and len(begun) <= 4
+    assert times(run)[-1] <= best_time(redrawn) / 0.9
+
+
+def test_noise_of_ten_percent_moves_next_to_nothing() -> None:
+    """After the first assignment, which is made from two measurements, only single slices move, and
+    only if that makes rounds shorter by more than 5%."""
+    rng = random.Random(11)
+    noise = [
+        (10.0 + at, {host: rate * rng.uniform(0.9, 1.1) for host, rate in enumerate(RATES)})
+        for at in range(60)
+    ]
+    _, *later = Run(scenario(RATES, rounds=35, events=noise)).lines("reassigned")
+    assert len(later) <= 1 and all(line["slices"] <= 2 for line in later)
+
+
+def test_equal_servers_keep_their_slices() -> None:
+    run = Run(scenario([15e6] * 6, rounds=12))
+    assert not run.lines("reassigned")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_two_hundred_nodes() -> None:
+    rng = random.Random(2)
+    rates = [rng.uniform(2e6, 22e6) for _ in range(40)]
+    job = scenario(rates, workers=160, rounds=7)
+    job = job.replace(f"{MODEL}B", "6000000B").replace(f"{SLICE}B", "60kB")
+    run = Run(job, check=False)
+    assert 1 <= len(run.lines("reassigned")) <= 2
+    assert times(run)[-1] <= 0.6 * times(run)[1]
