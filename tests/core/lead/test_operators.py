@@ -223,6 +223,30 @@ def test_a_page_of_the_journal_is_sent_in_every_phase_of_a_job_and_is_not_noted(
         go_on()
 
 
+def test_a_server_may_be_drained_twice_and_is_stopped_when_its_workers_know() -> None:
+    stage = Stage(workers=1, servers=2).begin()
+
+    def drain(link: str) -> list[Effect]:
+        hello(stage, link)
+        return ask(stage, link, what="drain", server=1)
+
+    drain("first")
+    stage.from_servers(m.Placed)
+    stage.tell(m.CaughtUp(server=1, peer=0, routing=stage.routing))
+    stage.from_servers(m.Placed)
+    stage.contribute(0, 1)
+    stage.folded(1)
+    stage.from_servers(m.Placed, round=1)  # s1 holds nothing any more, and leaves
+    assert not answers(drain("second"), "second") and not stage.tell(m.Drain(server=1))
+    effects = stage.tell(m.Placed(server=0, routing=stage.routing, round=1))
+    assert [sent(effects, m.Stop, "s1")[0].reason.code] == ["drained"]
+    (first,), (second,) = answers(effects, "first"), answers(effects, "second")
+    (third,) = answers(drain("third"), "third")
+    assert [(each.reason.code, each.failed) for each in (first, second, third)] == [
+        ("drained", False)
+    ] * 3
+
+
 @pytest.mark.parametrize(
     ("job", "code"),
     [({"sync": "asp", "kind": "statistics"}, "slices-stay"), ({"rounds": 1}, "ending-already")],

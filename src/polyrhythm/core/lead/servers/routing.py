@@ -395,6 +395,10 @@ class RoutingTable(msgspec.Struct):
             return []
         return sorted(self.draining - self._holders)
 
+    def has_left(self, server: int) -> bool:
+        """Whether this server was drained, and the others go on without it."""
+        return server in self._drained and server not in self.addresses
+
     def leave(self, server: int, now_ns: int) -> None:
         """Remove a server that was drained: the others go on without it."""
         self._remove(server)

@@ -171,6 +171,7 @@ class Servers:
                 promoted=_by_name(change.promoted),
                 seconds=(now_ns - change.since_ns) / 1e9,
                 slices=_by_name(dict(zip(routing.servers, routing.slice_counts(), strict=True))),
+                learning=routing.learning,
             )
         return change, rows, versions
 
@@ -191,6 +192,11 @@ class Servers:
         for this; empty if the server asks itself. A server that asks when all servers have joined, and
         before round 1, leaves in round 1. Returns why that is not possible; else None."""
         routing = self._routing
+        if routing.has_left(server):
+            # this is the second request; during the change, `dismiss` will answer both
+            if routing.change is None or server not in routing.change.left:
+                self._operators.done(DRAIN, _drained(server), server=server)
+            return None
         if server not in routing.addresses:
             return Reason("drain-unknown", {"server": server, "servers": list(routing.servers)})
         if server == self._outbox.seat.server:
@@ -311,6 +317,10 @@ class Servers:
                 if server not in self._silent:
                     self._silent.add(server)
                     self._outbox.note("server-silent", **fields)
+
+
+def _drained(server: int) -> Reason:
+    return Reason("drained", {"server": server})
 
 
 def _link_ended(detail: str) -> Reason:
