@@ -9,6 +9,7 @@ TORTURE ?= 50
 FUZZ ?= 1000000
 SCHEDULES ?= 5
 FAILOVERS ?= 24
+MOVES ?= 25
 STOPS ?= 50
 SEED ?= $(shell date +%s)
 ONLY ?=
@@ -100,13 +101,14 @@ mutants: $(READY)
 # stops at random moments under every policy; then all mutants.
 torture: $(READY)
 	POLYRHYTHM_TORTURE=$(TORTURE) $(BIN)/python -m pytest tests/properties tests/conformance \
-	  tests/sim/test_simulated_ledger.py tests/sim/test_server_ledger.py \
+	  tests/sim/test_simulated_ledger.py tests/sim/test_server_ledger.py tests/sim/test_moving_ledger.py \
 	  tests/sim/test_simulated_statistics.py tests/sim/test_simulated_balance.py \
 	  tests/sim/test_simulated_migration.py --timeout 3600 \
 	  --hypothesis-seed $(SEED)
 	POLYRHYTHM_FUZZ=$(FUZZ) POLYRHYTHM_FUZZ_SEED=$(SEED) $(BIN)/python -m pytest \
 	  tests/hostile --timeout 14400
 	POLYRHYTHM_TORTURE=$(FAILOVERS) $(BIN)/python -m pytest tests/cluster/test_failover_ledger.py
+	POLYRHYTHM_TORTURE=$(MOVES) $(BIN)/python -m pytest tests/cluster/test_moving_ledger.py
 	POLYRHYTHM_TORTURE=$(STOPS) $(BIN)/python -m pytest tests/cluster/test_orderly_stop.py
 	POLYRHYTHM_TORTURE=2 $(BIN)/python -m pytest tests/cluster/test_statistics_processes.py
 	$(BIN)/python -m tools.mutants

@@ -45,7 +45,8 @@ def until_copied(job_workers: JobWorkers) -> None:
     def restored() -> bool:
         at = [i for i, line in enumerate(job_workers.lines) if line["what"] in CHANGES]
         after = job_workers.lines[max(at, default=0) :]
-        return any(line["what"] == "copied" and not line["learning"] for line in after)
+        told = [line["learning"] for line in after if line["what"] in ("copied", "rerouted")]
+        return bool(told) and not told[-1]
 
     job_workers.until(restored, "every slice has its copies")
 

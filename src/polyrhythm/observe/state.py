@@ -341,6 +341,7 @@ class RunState(RunFacts):
             failover.seconds = self.at_s - failover.at_s
         if line.get("slices"):
             self.slices = {int(name[1:]): count for name, count in line["slices"].items()}
+        self.learning = line.get("learning", self.learning)
 
     def _unfinished(self) -> list[ServerLoss]:
         return [failover for failover in self.failovers if failover.seconds is None]

@@ -217,10 +217,9 @@ class Servers:
         self.suspicion.forget(server)
         self._silent.discard(server)
         self._network.forget(server_name(server))
-        drained = Reason("drained", {"server": server})
-        self._outbox.stop_server(server, drained)
+        self._outbox.stop_server(server, _drained(server))
         self._outbox.note("drained", server=server, left=len(self._routing.addresses))
-        self._operators.done(DRAIN, drained, server=server)
+        self._operators.done(DRAIN, _drained(server), server=server)
 
     # -- servers are lost ----------------------------------------------------------------------
 
