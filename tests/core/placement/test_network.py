@@ -175,3 +175,12 @@ def test_the_network_is_plain_data() -> None:
     assert copy.rate("a", "b") == net.rate("a", "b") and copy.hosts == net.hosts
     assert net.settle(6 * S) and copy.settle(6 * S)
     assert copy.rate("a", "b") == net.rate("a", "b")
+
+
+def test_rates_of_part_of_the_workers_wait_a_minute_for_the_others() -> None:
+    net = network(w0="a", w1="b", s0="c")
+    report(net, "s0", ("w0", 1.0, 1.5, 10), at_s=2)
+    net.on_contribution("w0")
+    assert not net.settle(3 * S, ("w0", "w1")) and not net.settle(61 * S, ("w0", "w1"))
+    assert net.settle(62 * S, ("w0", "w1")), "w1 hangs, or has nothing to do"
+    assert net.rate("a", "c") == pytest.approx(20 * MB)

@@ -483,8 +483,10 @@ class LeadMachine:
             self._servers.beat(message.server, now_ns)
         self._broken.expire(now_ns)
         if not self._mode.promotes_in_folds:
-            entered = (worker_name(worker) for worker, _ in self.view.entered())
-            self._network.settle(now_ns, entered)
+            busy = (
+                member for member in self.view.members() if member.entered and not member.resting
+            )
+            self._network.settle(now_ns, (worker_name(member.worker) for member in busy))
         if (line := self._waiting.line(now_ns)) is not None:
             self._outbox.note("waiting", **line)
 

@@ -25,6 +25,7 @@ from polyrhythm.wire.messages.bursts import Burst, Received
 _EVERY_NS = 1_000_000_000
 """Averages take in new bursts at most this often: in a job with short rounds, reports of the two
 directions of a round come in different rounds."""
+_LATEST_NS = 60 * 10**9
 _BUSIEST = 0.25
 _NEAR = 1.25
 _GAIN_NEAR, _GAIN_FAR = 1 / 3, 1 / 2
@@ -155,10 +156,12 @@ class Network(msgspec.Struct, kw_only=True):
     def settle(self, now_ns: int, workers: Iterable[str] = ()) -> bool:
         """Take the transfers since the last time into the averages, if all of these workers have sent
         contributions since then. Returns whether there were any. *The time between must contain the
-        traffic of every worker: in a part of a round, the fastest hosts may only send to slow ones.*"""
+        traffic of every worker: in a part of a round, the fastest hosts may only send to slow ones.* A
+        worker that contributes nothing for a minute is not waited for."""
         if not self._fresh or now_ns < self._settled_ns + _EVERY_NS:
             return False
-        if not self._heard.issuperset(workers):
+        waited_ns = now_ns - self._fresh[0].ended_ns
+        if waited_ns < _LATEST_NS and not self._heard.issuperset(workers):
             return False
         self._heard.clear()
         self._settled_ns = now_ns
