@@ -12,6 +12,7 @@ from tests.mutants.moving_faults import MOVING
 from tests.mutants.mutant import Mutant
 from tests.mutants.outer_faults import OUTER
 from tests.mutants.paper_faults import PAPERS
+from tests.mutants.placement_faults import PLACEMENT
 from tests.mutants.push_faults import PUSHES
 from tests.mutants.runtime_faults import RUNTIME
 from tests.mutants.statistics_faults import STATISTICS
@@ -21,6 +22,7 @@ from tests.mutants.terminal_faults import TERMINAL
 MUTANTS: tuple[Mutant, ...] = (
     *CORE,
     *MOVING,
+    *PLACEMENT,
     *RUNTIME,
     *LEARN,
     *PAPERS,

@@ -15,7 +15,7 @@ import msgspec
 import pytest
 from scipy.optimize import linprog
 
-from polyrhythm.core.placement.assignment import PROBE_NBYTES, PROBES, assign
+from polyrhythm.core.placement.assignment import PROBE_NBYTES, PROBES, assign_slices
 from polyrhythm.core.placement.load import Line, host_line, water_fill
 from polyrhythm.core.placement.ring import Ring
 from polyrhythm.core.placement.slices import lay_out
@@ -298,28 +298,36 @@ def test_no_load_is_exceeded_by_more_than_a_slice() -> None:
         shares = shares_of(lines, sizes)
         stays = {slice_: (rng.randrange(len(lines)),) for slice_ in range(len(sizes))}
         for known in ({}, stays):
-            chosen = assign(shares, sizes, known, lines)
+            chosen = assign_slices(shares, sizes, known, lines)
             for server, share in shares.items():
                 held = [sizes[slice_] for slice_, at in enumerate(chosen) if at == server]
                 probes = [nbytes for nbytes in held if nbytes <= PROBE_NBYTES][:PROBES]
                 assert sum(held) <= share + max(sizes) + sum(probes)
 
 
+def test_a_server_with_its_share_gets_no_more_slices() -> None:
+    """Not even if its rounds would still be shorter than those of the others."""
+    lines = {0: Line(0.0, 1.0)} | {slow: Line(0.0, 42.0) for slow in range(1, 11)}
+    sizes = [100_000] * 13
+    chosen = assign_slices(shares_of(lines, sizes), sizes, {}, lines)
+    assert chosen.count(0) == 11
+
+
 def test_every_server_gets_probe_slices() -> None:
     """ "... mainly to maintain the awareness of the network state of idle nodes that are not
     distributed any slices"."""
     sizes = [2_000_000] * 10 + [10_000] * (2 * PROBES)
-    chosen = assign({0: sum(sizes), 1: 0.0}, sizes, {}, EQUAL)
+    chosen = assign_slices({0: sum(sizes), 1: 0.0}, sizes, {}, EQUAL)
     assert Counter(chosen) == {0: 10 + PROBES, 1: PROBES}
 
 
 def test_slices_that_fit_stay_where_they_are() -> None:
     sizes = [100_000] * 10
-    stays = {slice_: (slice_ % 2,) for slice_ in range(10)}
-    chosen = assign({0: 640_000.0, 1: 360_000.0}, sizes, stays, EQUAL)
-    assert [at for slice_, at in enumerate(chosen) if at != slice_ % 2] == [0]
+    stays = {slice_: (int(slice_ < 5),) for slice_ in range(10)}
+    chosen = assign_slices({0: 640_000.0, 1: 360_000.0}, sizes, stays, EQUAL)
+    assert [slice_ for slice_, at in enumerate(chosen) if at != stays[slice_][0]] == [4]
 
 
 def test_there_may_be_more_servers_than_slices() -> None:
-    chosen = assign(dict.fromkeys(range(5), 200.0), [500, 500], {}, EQUAL)
+    chosen = assign_slices(dict.fromkeys(range(5), 200.0), [500, 500], {}, EQUAL)
     assert len(set(chosen)) == 2

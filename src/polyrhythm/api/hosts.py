@@ -14,10 +14,11 @@ from polyrhythm.engines.engine import ClusterOptions
 from polyrhythm.engines.requests import ChildRequest, PackedMain
 from polyrhythm.errors import UsageError
 from polyrhythm.io.secretfile import fresh_secret, read_secret
-from polyrhythm.observe.join_hint import JoinHint
+from polyrhythm.observe.join_hint import COLOCATED, JoinHint
 from polyrhythm.observe.words import counted
 from polyrhythm.wire.messages import JobSpec
 
+_DEFAULT_SERVERS = 2
 _MOST_HERE = 1000
 """The most servers, and the most workers, that one command starts. Each server and each worker is a
 process that has imported torch."""
@@ -29,16 +30,27 @@ class Here:
 
     servers: int
     workers: int
+    colocated: bool = False
+    """Whether the other servers run beside the other workers (`--colocate`)."""
 
     @classmethod
     def of(
-        cls, job: JobSpec, servers: int | None, workers: int | None, most: int | None = None
+        cls,
+        job: JobSpec,
+        servers: int | None,
+        workers: int | None,
+        most: int | None = None,
+        *,
+        colocated: bool = False,
     ) -> "Here":
         """`most`: the number of workers that the job takes in, if it begins with fewer."""
         most = job.workers if most is None else most
+        if colocated and servers is None and workers is not None:
+            servers = min(max(1, workers), job.servers)
         here = cls(
             job.servers if servers is None else servers,
             most if workers is None else workers,
+            colocated,
         )
         if not 1 <= here.servers <= job.servers:
             raise UsageError(
@@ -59,15 +71,29 @@ class Here:
         """Lines for the user: how many processes must join from other machines, and which command starts
         each."""
         lines = []
-        for missing, role in (
-            (job.servers - self.servers, "server"),
-            (job.workers - self.workers, "worker"),
+        servers, workers = job.servers - self.servers, job.workers - self.workers
+        both = min(servers, workers) if self.colocated else 0
+        for missing, what, role in (
+            (both, "colocated worker", COLOCATED),
+            (servers - both, "server", "server"),
+            (workers - both, "worker", "worker"),
         ):
             if missing:
                 each = "" if missing == 1 else ", once for each"
-                there = f"{counted(missing, role)} from other machines; run there{each}"
+                there = f"{counted(missing, what)} from other machines; run there{each}"
                 lines.append(f"waiting for {there}: {hint.text(role)}")
         return lines
+
+
+def colocated_servers(servers: int, workers: int) -> int:
+    """The number of servers of a job with a server beside each worker. Raises UsageError if another
+    number was given."""
+    if servers not in (_DEFAULT_SERVERS, workers):
+        raise UsageError(
+            f"--colocate starts a server beside each worker, {workers} in all: leave --servers"
+            f" {servers} out"
+        )
+    return workers
 
 
 def cluster_of(given: Mapping[str, Any]) -> ClusterOptions:

@@ -20,9 +20,10 @@ from polyrhythm.api.checks import (
 )
 from polyrhythm.api.code import Code, find_code
 from polyrhythm.api.folders import discarded_if_not_started, make_run_dir
-from polyrhythm.api.hosts import Here, cluster_of
+from polyrhythm.api.hosts import Here, cluster_of, colocated_servers
 from polyrhythm.api.options import (
     DATA,
+    JOBS_OF_SERVERS,
     OF_SET,
     RESUMED,
     TRAIN,
@@ -353,6 +354,16 @@ def train(
             commands=RESUMED,
         ),
     ] = None,
+    colocate: Annotated[
+        bool,
+        Option(
+            "A server beside each worker: as many servers as workers. Others join with"
+            " 'polyrhythm worker --colocate'.",
+            "--colocate",
+            group=Group.PROCESSES,
+            commands=JOBS_OF_SERVERS,
+        ),
+    ] = False,
     devices: flags.Devices | list[str] = "auto",
     respawn: Annotated[
         bool,
@@ -983,7 +994,9 @@ def train(
     cluster, most = cluster_of(given), worker_range(workers)[1]
     check_engine_runs(engine, spec, cluster, elastic=most > spec.workers, host=host)
     check_host(host, insecure)
-    here = Here.of(spec, local_servers, 0 if code.served else local_workers, most)
+    here = Here.of(
+        spec, local_servers, 0 if code.served else local_workers, most, colocated=colocate
+    )
     check_sharing(spec, workers_here=here.workers)
     check_checkpoints(spec, store, here, apart=engine == RAY)
     if DATA in code.defaults:
@@ -1029,6 +1042,8 @@ def _job_of(code: Code, given: Mapping[str, Any]) -> JobSpec:
         fields["kind"] = str(code.defaults.get("kind", AUTO))
     if fields["deterministic"] and fields["timer"] == "auto":
         fields["timer"] = "off"
+    if given["colocate"]:
+        fields["servers"] = colocated_servers(fields["servers"], fields["workers"])
     fields["sync"] = with_global_batch(fields["sync"], given["global_batch"])
     return JobSpec(
         job=uuid.uuid4().hex,

@@ -2,7 +2,10 @@
 
 import os
 import socket
+import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Annotated
 
@@ -56,6 +59,21 @@ def worker(
             " Without this flag the points never leave this process.",
         ),
     ] = False,
+    colocate: Annotated[
+        bool,
+        typer.Option(
+            "--colocate",
+            help="Also start a server here, as 'polyrhythm server' does. It moves its slices away and"
+            " leaves when this worker leaves.",
+        ),
+    ] = False,
+    insecure: Annotated[
+        bool,
+        typer.Option(
+            "--insecure",
+            help="With --colocate: the server may listen on an address that other machines can reach.",
+        ),
+    ] = False,
     min_step: Annotated[
         str | None,
         typer.Option(help="Slowdown: every step computes for at least this long, such as 10ms."),
@@ -102,8 +120,12 @@ def worker(
       polyrhythm worker mine.py --connect 10.0.0.5:7000 --secret-file secret --share-data
 
       polyrhythm worker --accept-code --connect 10.0.0.5:7000 --secret-file secret
+
+      polyrhythm worker mine.py --colocate --insecure --connect 10.0.0.5:7000 --secret-file secret
     """
     host, port = check_way_in(connect, link, digest)
+    if insecure and not colocate:
+        raise UsageError("--insecure is about the server that --colocate starts: give both")
     if threads is not None:
         at_least(1)("--threads", threads)
     parse_devices(devices)
@@ -130,30 +152,51 @@ def worker(
     from polyrhythm.engines.tracebacks import traceback_of
     from polyrhythm.engines.worker_process import run_remote
 
-    try:
-        status = run_remote(
-            host,
-            port,
-            name or f"{socket.gethostname()}-{os.getpid()}",
-            say=say,
-            secret=known.secret,
-            job=job_id or known.job,
-            file=job or (known.path if Path(known.path).is_file() else ""),
-            link=link,
-            digest=digest,
-            threads=threads,
-            devices=devices,
-            slowdowns=slowdowns,
-            trace_dir=trace,
-            accept_code=accept_code,
-            share_data=share_data,
-        )
-    except PolyrhythmError:
-        raise
-    except Exception as error:  # the code of the user has failed
-        if debug or none_left(error):
+    beside = ["--connect", connect, "--link", link, "--digest", digest]
+    if job_id:
+        beside += ["--job", job_id]
+    if secret_file is not None:
+        beside += ["--secret-file", str(secret_file)]
+    if insecure:
+        beside.append("--insecure")
+    with _server_beside(beside) if colocate else nullcontext():
+        try:
+            status = run_remote(
+                host,
+                port,
+                name or f"{socket.gethostname()}-{os.getpid()}",
+                say=say,
+                secret=known.secret,
+                job=job_id or known.job,
+                file=job or (known.path if Path(known.path).is_file() else ""),
+                link=link,
+                digest=digest,
+                threads=threads,
+                devices=devices,
+                slowdowns=slowdowns,
+                trace_dir=trace,
+                accept_code=accept_code,
+                share_data=share_data,
+            )
+        except PolyrhythmError:
             raise
-        say(f"polyrhythm: {type(error).__name__}: {error}\n{traceback_of(error).rstrip()}")
-        sys.exit(PolyrhythmError.status)
-    if status:
-        sys.exit(status)
+        except Exception as error:  # the code of the user has failed
+            if debug or none_left(error):
+                raise
+            say(f"polyrhythm: {type(error).__name__}: {error}\n{traceback_of(error).rstrip()}")
+            sys.exit(PolyrhythmError.status)
+        if status:
+            sys.exit(status)
+
+
+@contextmanager
+def _server_beside(arguments: list[str]) -> Iterator[None]:
+    """Run `polyrhythm server` beside this worker. Leave when it has ended: by itself when the job ends,
+    and otherwise, if the worker leaves before, after it has moved its slices away."""
+    command = [sys.executable, "-m", "polyrhythm", "server", *arguments]
+    with subprocess.Popen(command) as process:
+        try:
+            yield
+        except BaseException:
+            process.terminate()
+            raise

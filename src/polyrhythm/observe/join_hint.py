@@ -11,6 +11,8 @@ UNKNOWN = "HOST:PORT"
 ANY_FILE = "FILE.py"
 """The word for a file with the code of a worker, in commands to join a job that has no code of its
 own."""
+COLOCATED = "colocated"
+"""The role of a command that starts a worker and a server."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +50,18 @@ class JoinHint:
         )
 
     def command(self, role: str = "worker") -> str:
-        """The command that joins the job as a worker or as a server."""
-        file = f"{self.file} " if self.file and role == "worker" else ""
-        insecure = " --insecure" if self.insecure and role == "server" else ""
-        secret = f" --secret-file {self.secret_file}" if self.secret_file else ""
-        return f"polyrhythm {role} {file}--connect {self.address}{insecure}{secret}"
+        """The command that joins the job as a worker, as a server or as both (`COLOCATED`)."""
+        words = ["polyrhythm", "server" if role == "server" else "worker"]
+        if self.file and role != "server":
+            words.append(self.file)
+        if role == COLOCATED:
+            words.append("--colocate")
+        words += ["--connect", self.address]
+        if self.insecure and role != "worker":
+            words.append("--insecure")
+        if self.secret_file:
+            words += ["--secret-file", self.secret_file]
+        return " ".join(words)
 
     def text(self, role: str = "worker") -> str:
         """The complete hint: the command that joins the job, and where the secret is."""

@@ -18,7 +18,7 @@ PROBE_NBYTES = 40_000
 """A slice that is not larger is a probe slice: 10,000 values of float32 (the paper's `size_probe`)."""
 
 
-def assign(
+def assign_slices(
     shares: Mapping[int, float],
     sizes: Sequence[int],
     stays: Mapping[int, Sequence[int]],

@@ -39,8 +39,8 @@ class Line(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return max(self.fixed_s + self.byte_s * nbytes, nbytes / self.most, away_s)
 
     def holds(self, seconds: float) -> float:
-        """The most bytes with which a round takes at most this long."""
-        return min(max(0.0, (seconds - self.fixed_s) / self.byte_s), seconds * self.most)
+        """The most bytes with which a round takes so long. It must take at least `fixed_s`."""
+        return min((seconds - self.fixed_s) / self.byte_s, seconds * self.most)
 
     @property
     def lowest(self) -> tuple[float, float]:

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Protocol
 
-from polyrhythm.core.placement.assignment import assign
+from polyrhythm.core.placement.assignment import assign_slices
 from polyrhythm.core.placement.load import Line, water_fill
 from polyrhythm.core.placement.ring import Ring
 from polyrhythm.wire.messages import Route
@@ -70,7 +70,7 @@ class LoadScheme:
         usual = _usual(known)
         expected = {server: lines.get(server, usual) for server in ring.servers}
         shares = water_fill(list(expected.values()), sum(sizes))
-        primaries = assign(dict(zip(expected, shares, strict=True)), sizes, stays, expected)
+        primaries = assign_slices(dict(zip(expected, shares, strict=True)), sizes, stays, expected)
         return tuple(
             Route(primary, ring.replicas(slice_, primary, replicas))
             for slice_, primary in enumerate(primaries)
