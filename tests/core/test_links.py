@@ -23,7 +23,7 @@ def test_a_later_incarnation_replaces_the_link_of_an_earlier_one() -> None:
     links = table(first)
     assert links.add(second) is first
     assert links.add(late) is late, "a link of the earlier incarnation is not used any more"
-    assert links.get("s1") is second
+    assert links.links.get("s1") is second
 
 
 def test_the_end_of_a_replaced_link_does_not_remove_its_successor() -> None:
@@ -31,17 +31,17 @@ def test_the_end_of_a_replaced_link_does_not_remove_its_successor() -> None:
     links = table(first)
     links.add(second)
     assert not links.remove(first)
-    assert links.remove(second) and links.get("s1") is None
+    assert links.remove(second) and links.links.get("s1") is None
 
 
 def test_an_unnamed_link_gets_its_peer_when_the_lead_names_it() -> None:
     link = Made("link-1")
     links = table()
     links.add_unnamed(link)
-    assert links.is_unnamed(link) and links.get("link-1") is link
+    assert links.is_unnamed(link) and links.links.get("link-1") is link
     assert links.name("link-1", "w2", 5) == (link, None)
     assert not links.is_unnamed(link) and (link.peer, link.incarnation) == ("w2", 5)
-    assert links.get("w2") is link and links.get("link-1") is None
+    assert links.links.get("w2") is link and links.links.get("link-1") is None
     assert links.name("link-1", "w2", 5) == (None, None), "a link is named once"
 
 
@@ -51,9 +51,9 @@ def test_a_named_link_replaces_only_the_link_of_an_earlier_incarnation() -> None
     links.add_unnamed(second)
     links.add_unnamed(later)
     assert links.name("link-1", "w2", 5) == (second, second), "w2 has a link already"
-    assert links.get("w2") is used
+    assert links.links.get("w2") is used
     assert links.name("link-2", "w2", 6) == (later, used)
-    assert links.get("w2") is later
+    assert links.links.get("w2") is later
 
 
 def test_a_link_that_ends_before_it_is_named_is_forgotten() -> None:
@@ -68,5 +68,5 @@ def test_the_lead_gives_the_link_of_a_peer_another_name() -> None:
     old, new = Made("w2", 1), Made("link-7")
     links = table(old, new)
     assert links.rename("link-7", "w2", 2) is old
-    assert links.get("w2") is new and new.incarnation == 2
+    assert links.links.get("w2") is new and new.incarnation == 2
     assert links.rename("link-8", "w2", 3) is new, "the peer's link is over, even if the new one is"

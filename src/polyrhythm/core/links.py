@@ -33,11 +33,9 @@ class LinkTable(Generic[AnyLink]):
 
     def __init__(self) -> None:
         self.links: dict[str, AnyLink] = {}
+        """The links by the names of their peers."""
         self._unnamed: dict[str, AnyLink] = {}
         """The links whose peers the lead has not named yet, by their own names."""
-
-    def get(self, peer: str) -> AnyLink | None:
-        return self.links.get(peer)
 
     def add(self, link: AnyLink) -> AnyLink | None:
         """Add a link. If the peer has a link with an older incarnation, it is replaced and

@@ -265,11 +265,9 @@ class Cuts:
     @property
     def active(self) -> bool:
         """Whether a cut is under way or may become due. If so, `advance` must be called after every
-        event."""
+        event. A job without a store takes no cuts."""
         if self._state.cut is not None:
             return True
-        if not self._job.store:
-            return False
         return (self._state.asked or bool(self._job.checkpoint_every)) and self._mode.withholds
 
     @property

@@ -103,25 +103,28 @@ class LeadMachine:
     # -- the machine ---------------------------------------------------------------------------
 
     def handle(self, event: Any, now_ns: int) -> Sequence[Effect]:
-        effects = self._outbox.begin()
-        if not self._ending.over:
-            if self._cuts.active:
-                # this event may come before the tick that would detect a pause of this process
-                self._deadlines.exclude_pause(now_ns)
-            handler = self._HANDLERS.get(type(event))
-            if handler is not None:
-                handler(self, event, now_ns)
-            if self._cuts.active and not self._ending.over:
-                self._cuts.advance(now_ns)
+        effects, ending = self._outbox.begin(), self._state.ending
+        if ending.over:
+            return effects
+        takes_cuts = bool(self.job.store)
+        if takes_cuts and self._cuts.active:
+            # this event may come before the tick that would detect a pause of this process
+            self._deadlines.exclude_pause(now_ns)
+        handler = self._HANDLERS.get(type(event))
+        if handler is not None:
+            handler(self, event, now_ns)
+        if takes_cuts and self._cuts.active and not ending.over:
+            self._cuts.advance(now_ns)
         return effects
 
     def wake_at(self) -> int | None:
-        if self._ending.over:
+        ending, rounds = self._state.ending, self._rounds
+        if ending.over:
             return None
         wake_ns = self._deadlines.wake_ns
-        if not self._rounds.open or self._ending.decided:
+        if not rounds.open or ending.decided:
             return wake_ns  # the policy is not asked
-        policy_ns = self._rounds.wake_ns
+        policy_ns = rounds.wake_ns
         if wake_ns is None or policy_ns is None:
             return policy_ns if wake_ns is None else wake_ns
         return min(wake_ns, policy_ns)

@@ -72,12 +72,16 @@ class Departure:
         reason, failed = state.leaving.reason, state.leaving.failed
         identity = state.outbox.identity()
         state.outbox.tell_lead(m.Leave(**identity, reason=reason, failed=failed))
-        state.enter(Phase.ENDED, now_ns)
+        self._end(now_ns)
         state.outbox.do(End(reason))
 
     def fail(self, reason: Reason, now_ns: int, *, stopped: bool = False) -> None:
-        self._state.enter(Phase.ENDED, now_ns)
+        self._end(now_ns)
         self._state.outbox.do(Fail(reason, stopped))
+
+    def _end(self, now_ns: int) -> None:
+        self._state.enter(Phase.ENDED, now_ns)
+        self._state.leaves_by_ns = None
 
     def on_stop(self, message: m.Stop, now_ns: int) -> None:
         self.fail(message.reason, now_ns, stopped=True)

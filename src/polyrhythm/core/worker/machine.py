@@ -59,16 +59,17 @@ class WorkerMachine:
 
     def wake_at(self) -> int | None:
         state = self._state
-        if state.phase is Phase.ENDED:
-            return None
+        if not state.handled:
+            return None  # the worker has ended
         parted, wake_ns = state.joining.parted, state.heartbeat.next_ns
         if parted is not None and (wake_ns is None or parted.until_ns < wake_ns):
             wake_ns = parted.until_ns
         again_ns = state.joining.again_ns
         if again_ns is not None and (wake_ns is None or again_ns < wake_ns):
             wake_ns = again_ns
-        if state.phase is Phase.LEAVING and (wake_ns is None or state.leaves_by_ns < wake_ns):
-            wake_ns = state.leaves_by_ns
+        leaves_by_ns = state.leaves_by_ns
+        if leaves_by_ns is not None and (wake_ns is None or leaves_by_ns < wake_ns):
+            wake_ns = leaves_by_ns
         look_ns = self._lead.wake_ns
         if look_ns is not None and (wake_ns is None or look_ns < wake_ns):
             wake_ns = look_ns
@@ -78,8 +79,7 @@ class WorkerMachine:
         state = self._state
         if state.phase is not Phase.ENDED and (waiting := self._lead.waiting()) is not None:
             return waiting
-        until_ns = state.leaves_by_ns if state.phase is Phase.LEAVING else None
-        return Waiting(self._reason(), state.since_ns, until_ns)
+        return Waiting(self._reason(), state.since_ns, state.leaves_by_ns)
 
     def _reason(self) -> Reason:
         state = self._state
@@ -183,7 +183,7 @@ class WorkerMachine:
         state.joining.dial_again(now_ns)
         if (parted := state.joining.overdue(now_ns)) is not None:
             self._departure.miss(parted, now_ns)
-        elif state.phase is Phase.LEAVING and now_ns >= state.leaves_by_ns:
+        elif state.leaves_by_ns is not None and now_ns >= state.leaves_by_ns:
             self._departure.depart(now_ns)
         self._note(self._lead.look(now_ns))
         lost = self._lead.lost(now_ns)

@@ -213,8 +213,16 @@ class Pushes:
             # must be sent again.
             if server not in self.relinking:
                 self._push(server, slices, sent, pull, pulled)
-        identity = outbox.identity()
-        trailer = m.Trailer(**identity, sequence=sequence, round=round_, report=computed.report)
+        trailer = m.Trailer(
+            term=outbox.seat.term,
+            view=outbox.view,
+            routing=outbox.routing,
+            worker=outbox.worker,
+            incarnation=outbox.incarnation,
+            sequence=sequence,
+            round=round_,
+            report=computed.report,
+        )
         outbox.tell_lead(trailer)
 
     def _push(

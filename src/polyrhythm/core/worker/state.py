@@ -96,9 +96,9 @@ class WorkerState:
         self.job_over = False
         """Whether the job ended while this worker was not a member."""
         self.leaving: Leaving | None = None
-        self.leaves_by_ns = 0
+        self.leaves_by_ns: int | None = None
         """The time at which a leaving worker leaves even if some contributions are not
-        acknowledged."""
+        acknowledged; None if it is not leaving, or has left."""
         self.begin(0)
 
     def begin(self, now_ns: int, ticket: int = 0) -> None:

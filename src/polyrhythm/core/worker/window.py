@@ -339,10 +339,9 @@ class Window:
     def _first_lease(self) -> int:
         """The number of the lease under which the first point was visited; without points, that of
         the present lease."""
-        for batches in (self._work.visited, self._open):
-            if batches.points:
-                return batches.lease
-        return self._lease
+        visited = self._work.visited
+        batches = visited if visited.points else self._open
+        return batches.lease if batches.points else self._lease
 
     def _end(self) -> _Work:
         work, self._work = self._work, _Work()

@@ -46,7 +46,7 @@ class Peers:
             return self._table.rename(old, new, incarnation)
 
     def get(self, peer: str) -> Link | None:
-        return self._table.get(peer)
+        return self._table.links.get(peer)
 
     def remove(self, link: Link) -> bool:
         """See `LinkTable.remove`."""

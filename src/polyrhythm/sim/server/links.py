@@ -46,7 +46,7 @@ class SimServerLinks:
 
     def to(self, peer: str) -> Channel | None:
         """The channel to a peer, which may be the lead."""
-        channel = self.table.get(self._seat().process_of(peer))
+        channel = self.table.links.get(self._seat().process_of(peer))
         return None if channel is None else channel.back
 
     # -- beginnings ----------------------------------------------------------------------------
@@ -142,7 +142,7 @@ class SimServerLinks:
             channel.back.hang_up("its peer came back")
 
     def drop(self, effect: fx.Drop) -> None:
-        channel = self.table.get(effect.peer)
+        channel = self.table.links.get(effect.peer)
         if channel is not None:
             self.table.remove(channel)
             channel.back.hang_up(in_words(effect.reason))

@@ -43,7 +43,7 @@ class SimPublishing:
         the round or the ticket."""
 
     def _reader(self, effect: fx.Publish | fx.PublishLatest) -> Channel | None:
-        channel = self._links.table.get(worker_name(effect.worker))
+        channel = self._links.table.links.get(worker_name(effect.worker))
         if channel is not None and channel.incarnation == effect.incarnation:
             return channel.back
         return None
@@ -105,10 +105,10 @@ class SimPublishing:
         left."""
         if self._slept_through(lambda: self._have_left(leaving, round_)):
             return
-        table = self._links.table
+        links = self._links.table.links
         sent = []
         for channel, worker, read in leaving:
-            if table.get(channel.back.peer) is not channel.back:
+            if links.get(channel.back.peer) is not channel.back:
                 continue  # the link has closed, and the lease has ended with it
             if read is not None:
                 self._see_unwritten(channel, *read)

@@ -9,7 +9,6 @@ of that step.
 
 from collections.abc import Callable, Sized
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -69,7 +68,7 @@ class UserCode(msgspec.Struct, frozen=True):
     """The fingerprint of the data set."""
 
 
-class _Ahead(NamedTuple):
+class _Ahead(msgspec.Struct, frozen=True, gc=False):
     """The steps that are being computed, and the number of their points. `size`: the points of a
     step."""
 
@@ -390,13 +389,14 @@ class Loop:
 
     def _computed(self, steps: int, step_ns: int) -> None:
         process = self._process
-        whole, points, size = self._ahead
+        ahead = self._ahead
         if self.traits.gathers:
             if self._abandons(steps - 1):
                 steps -= 1
                 self._window.add_abandoned(step_ns)
-            self.cadence.on_measured(points / whole, step_ns, steps)
-        points = self._visits.visit(points if steps == whole else steps * size)
+            self.cadence.on_measured(ahead.points / ahead.steps, step_ns, steps)
+        planned = ahead.points if steps == ahead.steps else steps * ahead.size
+        points = self._visits.visit(planned)
         self._window.end_steps(steps, points / self._user.batch)
         self._window.end_batches()
         process.unsettled = bool(self._unread)

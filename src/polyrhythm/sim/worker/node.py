@@ -146,7 +146,7 @@ class WorkerProcess(SingleProcess):
 
     def _to(self, peer: str) -> Channel | None:
         """The channel to a peer, which may be the lead."""
-        channel = self._links.get(self._outbox.seat.process_of(peer))
+        channel = self._links.links.get(self._outbox.seat.process_of(peer))
         return None if channel is None else channel.back
 
     def _link(

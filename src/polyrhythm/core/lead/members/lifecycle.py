@@ -167,7 +167,7 @@ class Lifecycle:
                 late = Reason("too-late", {"name": member.name}).because(goal)
                 self.refuse(member, late, now_ns, ending=True)
                 continue
-            folds.release_one(member, self._rounds.readers, stop=True)
+            folds.stop(member)
         self.end_if_deserted(now_ns)
 
     def _enter(self, member: Member, now_ns: int) -> None:

@@ -121,9 +121,10 @@ class View(msgspec.Struct, eq=False):
 
     def has_entered(self, members: Collection[tuple[int, int]]) -> bool:
         """Whether exactly these members have entered."""
-        return {each.key for each in self._members.values() if each.entered} == set(members)
+        present = self._members.values()
+        return {(m.worker, m.incarnation) for m in present if m.entered} == set(members)
 
     def specs(self) -> tuple[MemberSpec, ...]:
         """All members that have entered, as sent to servers."""
-        entered = (member for member in self._members.values() if member.entered)
-        return tuple(MemberSpec(m.worker, m.incarnation, m.name) for m in entered)
+        members = self._members.values()
+        return tuple([MemberSpec(m.worker, m.incarnation, m.name) for m in members if m.entered])

@@ -2,6 +2,7 @@
 mode (`modes.py`) decides when a fold is ordered and when it is complete."""
 
 import msgspec
+from msgspec.structs import replace
 
 from polyrhythm.core.lead.members.leaving import Removals
 from polyrhythm.core.lead.members.view import Member, View
@@ -310,14 +311,14 @@ class Folds:
     def release(self, release: frozenset[int], readers: frozenset[int]) -> None:
         """Let these workers continue. The new version is pushed to `readers`; the other workers
         pull it."""
-        at, enlisted = self._view.at, self._rounds.enlisted
+        at, enlisted, common = self._view.at, self._rounds.enlisted, self._release_of_all()
         for worker in self._rounds.last_first(release):
             member = at(worker)
             # Servers learn with the next fold that a worker has rejoined during this fold. Until
             # then it cannot read a version, so it is not released.
             if member is not None and member.key in enlisted:
                 member.resting = False
-                self.release_one(member, readers)
+                self._send_release(member, readers, common)
 
     def _share(self, member: Member, terms: sync.RoundTerms) -> tuple[int, int]:
         """Which part of the probe sample the member evaluates; (0, 0) if none. *Together the members
@@ -326,24 +327,35 @@ class Folds:
         part, parts = self._rounds.part_of(member.worker) if terms.probe else (0, 0)
         return part * terms.probe_parts, parts * terms.probe_parts
 
-    def release_one(self, member: Member, readers: frozenset[int], *, stop: bool = False) -> None:
-        terms = self._policy.terms(member.worker)
-        release = m.Release(
+    def stop(self, member: Member) -> None:
+        """Let a member read the final version, and leave."""
+        self._send_release(member, self._rounds.readers, self._release_of_all(stop=True))
+
+    def _release_of_all(self, *, stop: bool = False) -> m.Release:
+        """What the releases of all members have in common."""
+        torn = self._contributions is not None and self._contributions.torn(self._rounds.round)
+        return m.Release(
             term=self._outbox.seat.term,
             view=self._view.epoch,
             routing=self._routing.epoch,
+            round=self._rounds.round,
+            stop=stop,
+            torn=torn,
+            whole_only=self._rounds.whole_only,
+            progress=self._progress.told(),
+        )
+
+    def _send_release(self, member: Member, readers: frozenset[int], common: m.Release) -> None:
+        terms = self._policy.terms(member.worker)
+        release = replace(
+            common,
             worker=member.worker,
             incarnation=member.incarnation,
-            round=self._rounds.round,
             pushed=member.worker in readers,
-            stop=stop,
             steps=terms.steps,
             interval_ns=terms.interval_ns,
             points=terms.points,
             probe=self._share(member, terms),
-            torn=self._contributions is not None and self._contributions.torn(self._rounds.round),
-            whole_only=self._rounds.whole_only,
-            progress=self._progress.told(),
             rank=self._rounds.rank_of(member.worker),
         )
         self._outbox.tell(member, release)
