@@ -80,9 +80,8 @@ def test_with_rounds_no_contribution_is_sent_twice(sync: str, bandwidth: str) ->
 @pytest.mark.parametrize("sync", ["bsp", "asp"])
 def test_an_operator_is_told_when_a_server_has_left_or_why_it_cannot(sync: str) -> None:
     text = moving(sync)
-    for number in (1, 1, 0, 7):
-        text += EVENT.format(at=500, what="drain", server=number) if number < 3 else ""
-        text += 'operator = "anna@host"\n' if number < 3 else ""
+    for number in (1, 1, 0):
+        text += EVENT.format(at=500, what="drain", server=number) + 'operator = "anna@host"\n'
     run, _ = run_booked(text)
     answers = [operator.answers[-1].reason.code for operator in run.simulation.operators]
     assert answers == ["drained", "drained", "drain-lead"]

@@ -3,7 +3,7 @@ import pytest
 from polyrhythm.core.effects import Resume, Send
 from polyrhythm.core.worker.modes import Mode, WorkerArrivalMode, WorkerRoundsMode, choose_mode
 from polyrhythm.core.worker.outbox import WorkerOutbox
-from polyrhythm.core.worker.pulls import Assembly
+from polyrhythm.core.worker.pulls import Assembly, Missing
 from polyrhythm.wire import messages as m
 
 
@@ -61,14 +61,14 @@ def test_a_server_that_is_behind_is_pulled_once() -> None:
     mode = with_rounds(outbox)
     mode.landing.land(0, 0, 2)
     effects = outbox.begin()
-    mode.read_again(0, None, enough=False, lost=True)
+    mode.read_again(0, None, Missing.VERSIONS, enough=False)
     mode.pull_missing()
     assert pulls(effects) == [], "not all servers may know this worker"
     mode.release(m.Release(round=1, pushed=False), 0, idle=True)
     mode.pull_missing()
     mode.pull_missing()
     assert pulls(effects) == [("s1", 2, 0)], "for the version that the other one has"
-    mode.read_again(0, None, enough=False, lost=True)
+    mode.read_again(0, None, Missing.VERSIONS, enough=False)
     mode.pull_missing()
     assert len(pulls(effects)) == 2, "after a change of routes"
 

@@ -8,7 +8,7 @@ from polyrhythm.core import events as ev
 from polyrhythm.core.effects import TakeChunks
 from polyrhythm.core.worker.leaving import Departure
 from polyrhythm.core.worker.lifecycle import Phase
-from polyrhythm.core.worker.pulls import Assembly
+from polyrhythm.core.worker.pulls import Assembly, Missing
 from polyrhythm.core.worker.state import WorkerState
 from polyrhythm.core.worker.training import Training
 from polyrhythm.wire import messages as m
@@ -84,24 +84,28 @@ class Entry:
         if not state.joining.routed:
             self._follow_first(message, now_ns)
             return
-        mode, joining = state.mode, state.joining
-        lost = joining.lost or joining.broken
-        # a server that was drained had no slice in the routes before, so only a version that is not
-        # whole yet can lack something of it
-        missed = joining.broken or (joining.lost and not mode.landing.whole)
-        missed = missed or mode.landing.leads_elsewhere(message.routes)
+        mode, missing = state.mode, self._missing(message.routes)
         mode.landing.reroute(message.routes)
         state.joining.seed(message)
         state.pushes.reroute(message.routes, message.secured)
         self._training.on_secured(now_ns)
         for server, sequence, routing in state.pushes.take_early():
             self._training.acknowledge(server, sequence, routing, now_ns)
-        if not missed:
+        if missing is Missing.NOTHING:
             return  # messages that are on their way come from the servers that were to send them
-        has_version = state.user_computes or mode.landing.whole
-        enough = state.leaves and has_version
-        if mode.read_again(state.pushes.sequence, state.phase, enough=enough, lost=lost):
+        enough = state.leaves and (state.user_computes or mode.landing.whole)
+        if mode.read_again(state.pushes.sequence, state.phase, missing, enough=enough):
             self._training.resume_if_whole(now_ns)
+
+    def _missing(self, routes: tuple[m.Route, ...]) -> Missing:
+        """What may not arrive now that the worker follows these routes."""
+        joining, landing = self._state.joining, self._state.mode.landing
+        # a server that was drained had no slice in the routes before, so only a version that is not
+        # whole yet can lack something of it
+        lacks = joining.broken or (joining.lost and not landing.whole)
+        if not lacks and not landing.leads_elsewhere(routes):
+            return Missing.NOTHING
+        return Missing.VERSIONS if joining.lost or joining.broken else Missing.ANSWERS
 
     def on_enrolling(self, event: ev.Enrolling, now_ns: int) -> None:
         state = self._state

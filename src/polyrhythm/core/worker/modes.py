@@ -20,7 +20,7 @@ from polyrhythm.core.model import nbytes_of
 from polyrhythm.core.sync.registry import traits_of
 from polyrhythm.core.worker.lifecycle import AWAITING, Phase
 from polyrhythm.core.worker.outbox import WorkerOutbox
-from polyrhythm.core.worker.pulls import NOTHING, Pulls
+from polyrhythm.core.worker.pulls import NOTHING, Missing, Pulls
 from polyrhythm.core.worker.pushes import Pushes
 from polyrhythm.wire import messages as m
 
@@ -96,11 +96,10 @@ class WorkerRoundsMode(Pulls):
     def landed_while_resting(self) -> None:
         pass
 
-    def read_again(self, sequence: int, phase: Phase, *, enough: bool, lost: bool) -> bool:
-        """Request the parameters again, because routes have changed and the servers that were asked
-        may not be the primaries any more. If no server is lost, versions that were pushed are still
-        on their way."""
-        if not lost and not self._pulling:
+    def read_again(self, sequence: int, phase: Phase, missing: Missing, *, enough: bool) -> bool:
+        """Request the parameters again, because routes have changed. `enough`: the worker leaves with
+        the version that it has."""
+        if missing is Missing.ANSWERS and not self._pulling:
             return False
         self._pulling.clear()
         self.must_pull = True
@@ -201,7 +200,7 @@ class WorkerArrivalMode(Pulls):
         if not self.answer_first:
             self.say_pulled()
 
-    def read_again(self, sequence: int, phase: Phase, *, enough: bool, lost: bool) -> bool:
+    def read_again(self, sequence: int, phase: Phase, missing: Missing, *, enough: bool) -> bool:
         if self.ticket == 0 or enough:
             return False
         if phase in AWAITING or (phase is Phase.RESTING and self.answer_first):

@@ -6,6 +6,7 @@ modes, with rounds and on arrival, are in `modes`; this module has the parts tha
 """
 
 from collections.abc import Mapping
+from enum import Enum
 from functools import lru_cache
 
 from polyrhythm.core.effects import Expect, Resume
@@ -15,6 +16,16 @@ from polyrhythm.wire.messages import EVERY_SLICE, Route
 
 NOTHING = -1
 _EXPECT_NOTHING = Expect(None)
+
+
+class Missing(Enum):
+    """What may not arrive at a worker because routes have changed."""
+
+    NOTHING = "nothing"
+    ANSWERS = "answers"
+    """The servers that the worker has asked for parameters may not be the primaries any more."""
+    VERSIONS = "versions"
+    """A server or a link is lost, and with it the versions that were pushed over it."""
 
 
 class Assembly:

@@ -317,14 +317,14 @@ class Contributions(msgspec.Struct):
 
 
 class InFlight(msgspec.Struct):
-    """Which workers have used up their window: the number of contributions that a worker may have
-    in flight. A contribution is in flight from its trailer until it is complete."""
+    """Which workers have as many contributions in flight as they may have. A contribution is in
+    flight from its trailer until it is complete."""
 
     _most: int
     _sequences: dict[tuple[int, int], set[int]] = {}
     """Per member, the sequences in flight."""
     _full_ns: dict[tuple[int, int], int] = {}
-    """Per member with a full window, when the window became full."""
+    """Per member that may send no further contribution now: since when."""
 
     def sent(self, worker: int, incarnation: int, sequence: int, now_ns: int) -> None:
         key = worker, incarnation
@@ -346,8 +346,8 @@ class InFlight(msgspec.Struct):
         self._full_ns.pop((worker, incarnation), None)
 
     def full(self) -> tuple[set[int], int] | None:
-        """The workers whose window is full, and when the first window became full; None if no
-        window is full."""
+        """The workers that may send no further contribution now, and since when the first of them
+        waits; None if there are none."""
         if not self._full_ns:
             return None
         return {worker for worker, _ in self._full_ns}, min(self._full_ns.values())

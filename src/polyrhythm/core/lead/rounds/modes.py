@@ -212,7 +212,8 @@ class ByArrival:
             self._servers.advance(now_ns)
 
     def waiting(self) -> Waiting | None:
-        """Workers with a full window wait until servers acknowledge contributions."""
+        """Workers with as many contributions in flight as they may have wait until servers
+        acknowledge some."""
         full = self._in_flight.full()
         if full is None:
             return None
