@@ -13,7 +13,7 @@ from polyrhythm.cli.launch import launch
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 class Done:
-    signal, worker_failures, unrecorded = 0, {failures}, ()
+    status, signal, worker_failures, unrecorded = "ended", 0, {failures}, ()
     def text(self, **how):
         return "the summary"
 

@@ -63,6 +63,16 @@ EXAMPLES: tuple[tuple[dict[str, Any], str], ...] = (
         " --sync fsp or --sync bsp",
     ),
     (
+        {**STATISTICS, "sync": "asp", "placement": "aware"},
+        "--sync asp --kind statistics is for comparison only, and has no --placement aware: use"
+        " --sync fsp or --sync bsp",
+    ),
+    (
+        {"sync": "asp", "placement": "elastic"},
+        "--placement elastic needs --sync bsp or psp or fsp or bspb or bspv or bspg: it measures when"
+        " the contributions of a round arrive, and asp has no rounds",
+    ),
+    (
         {**STATISTICS, "on_nan": "skip"},
         "--on-nan skip needs --kind gradient or local: a contribution that is left"
         " out would be missing in every later sum",

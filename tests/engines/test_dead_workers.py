@@ -59,8 +59,7 @@ def test_a_worker_whose_death_ends_the_job_is_named(tmp_path: Path, die: str, ho
         """Let the fork server go on when the engine knows that the job has ended: one turn after the
         journal has recorded it."""
         nonlocal ticks_after_end
-        members.present()  # this reads the journal
-        ticks_after_end += members.ended
+        ticks_after_end += members.ended_by() is not None
         if ticks_after_end == 2:
             os.kill(int(stopped.read_text()), signal.SIGCONT)
 

@@ -264,7 +264,7 @@ def kind_of(kind: type[m.Message], **fields: int) -> m.Message:
 
 _KINDS = (
     *(m.Attach, m.Enrol, m.Trailer, m.Trailer, m.Trailer, m.Abstained, m.Asking, m.Report, m.Leave),
-    *(m.Alive, m.Placed, m.Seeded, m.Arrived, m.Folded, m.CaughtUp, m.Unreachable, m.Measured),
+    *(m.Alive, m.Placed, m.Seeded, m.Arrived, m.Folded, m.CaughtUp, m.Unreachable, m.RatesMeasured),
 )
 """The message types that the lead accepts. Trailers are drawn more often, because they have the
 most numbers."""

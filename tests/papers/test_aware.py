@@ -16,13 +16,13 @@ import pytest
 from scipy.optimize import linprog
 
 from polyrhythm.core.placement.assignment import PROBE_NBYTES, PROBES, assign_slices
-from polyrhythm.core.placement.load import Line, host_line, water_fill
+from polyrhythm.core.placement.load import LoadLine, host_line, water_fill
 from polyrhythm.core.placement.ring import Ring
 from polyrhythm.core.placement.slices import lay_out
 from polyrhythm.wire import messages as m
 
 INSTANCES = 2_000
-EQUAL = dict.fromkeys(range(5), Line(0.0, 1.0))
+EQUAL = dict.fromkeys(range(5), LoadLine(0.0, 1.0))
 
 
 def model(*shapes: tuple[int, ...]) -> m.ModelSpec:
@@ -96,7 +96,7 @@ def test_time_is_a_linear_function_of_the_load() -> None:
 # -- the division of the load (Eqs. 10 and 12 to 14, Algorithm 1) -------------------------------
 
 
-def random_lines(rng: random.Random) -> list[Line]:
+def random_lines(rng: random.Random) -> list[LoadLine]:
     """Nodes with a server: colocated, dedicated or mixed, some with a slow link, with and without
     overlapping pushes and pulls. The rates are those of the paper's networks, in parts of a model."""
     nodes = rng.randint(1, 14)
@@ -121,7 +121,7 @@ def random_lines(rng: random.Random) -> list[Line]:
     return lines
 
 
-def best_time(lines: Sequence[Line], nbytes: float) -> float:
+def best_time(lines: Sequence[LoadLine], nbytes: float) -> float:
     """The optimum of Eq. 10 by linear programming, with loads that are not negative."""
     rows, bounds = [], []
     for node, line in enumerate(lines):
@@ -274,7 +274,7 @@ def test_the_gain_of_colocated_nodes_is_bounded() -> None:
 # -- the assignment of slices (Algorithm 2) -----------------------------------------------------
 
 
-def random_cluster(rng: random.Random) -> tuple[dict[int, Line], list[int]]:
+def random_cluster(rng: random.Random) -> tuple[dict[int, LoadLine], list[int]]:
     rates = [rng.uniform(20, 220) for _ in range(rng.randint(1, 9))]
     sizes = [rng.choice([10_000, 64_000, 640_000, 2_000_000]) for _ in range(rng.randint(1, 60))]
     each = rng.randint(0, 1)
@@ -285,7 +285,7 @@ def random_cluster(rng: random.Random) -> tuple[dict[int, Line], list[int]]:
     return dict(enumerate(lines)), sizes
 
 
-def shares_of(lines: dict[int, Line], sizes: Sequence[int]) -> dict[int, float]:
+def shares_of(lines: dict[int, LoadLine], sizes: Sequence[int]) -> dict[int, float]:
     return dict(zip(lines, water_fill(list(lines.values()), sum(sizes)), strict=True))
 
 
@@ -307,7 +307,7 @@ def test_no_load_is_exceeded_by_more_than_a_slice() -> None:
 
 def test_a_server_with_its_share_gets_no_more_slices() -> None:
     """Not even if its rounds would still be shorter than those of the others."""
-    lines = {0: Line(0.0, 1.0)} | {slow: Line(0.0, 42.0) for slow in range(1, 11)}
+    lines = {0: LoadLine(0.0, 1.0)} | {slow: LoadLine(0.0, 42.0) for slow in range(1, 11)}
     sizes = [100_000] * 13
     chosen = assign_slices(shares_of(lines, sizes), sizes, {}, lines)
     assert chosen.count(0) == 11

@@ -8,7 +8,7 @@ import pytest
 
 from polyrhythm.core.lead.machine import LeadMachine
 from polyrhythm.core.names import LEAD
-from polyrhythm.core.placement.load import Line, host_line, water_fill
+from polyrhythm.core.placement.load import LoadLine, host_line, water_fill
 from tests.sim.staged_run import Run
 
 MODEL, SLICE = 12_000_000, 200_000
@@ -59,7 +59,7 @@ step = "20ms"
     return "".join(tables)
 
 
-def lines_of(rates: Sequence[float], workers: int = 6) -> list[Line]:
+def lines_of(rates: Sequence[float], workers: int = 6) -> list[LoadLine]:
     return [
         host_line(MODEL, rate, workers=0, all_workers=workers, overlaps=False) for rate in rates
     ]

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from polyrhythm.core.lead.servers.routing import RoutingTable
+from polyrhythm.core.placement.schemes import Lines
 from polyrhythm.errors import InvariantBroken, JobFailed
 from polyrhythm.observe.state import history_of
 from polyrhythm.sim.scenario import read_scenario
@@ -444,14 +445,14 @@ def test_the_lead_computes_target_routes_only_if_routes_or_servers_change(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     computed = 0
-    goal = RoutingTable._goal
+    propose = RoutingTable.propose
 
-    def watched(routing: RoutingTable) -> tuple[Route, ...]:
+    def watched(routing: RoutingTable, lines: Lines) -> tuple[Route, ...]:
         nonlocal computed
         computed += 1
-        return goal(routing)
+        return propose(routing, lines)
 
-    monkeypatch.setattr(RoutingTable, "_goal", watched)
+    monkeypatch.setattr(RoutingTable, "propose", watched)
     Run(
         """
         [job]

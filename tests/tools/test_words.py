@@ -9,7 +9,7 @@ from tools.newcomer import ROOT
 PACKAGE = ROOT / "src" / "polyrhythm"
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 ENTRY = re.compile(r"^\| \*\*(.+?)\*\* \|", re.MULTILINE)
-MOST_ENTRIES = 45
+MOST_ENTRIES = 50
 
 
 def test_no_class_name_is_defined_in_two_modules() -> None:

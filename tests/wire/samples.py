@@ -134,7 +134,7 @@ def messages() -> list[m.Message]:
         m.Introduced(**IDENTITY),
         m.Dismissed(**IDENTITY),
         m.Drain(**IDENTITY),
-        m.Measured(**IDENTITY, received=m.Received(9, (m.Burst("w2", 3, 5, 40_000),))),
+        m.RatesMeasured(**IDENTITY, received=m.Received(9, (m.Burst("w2", 3, 5, 40_000),))),
         m.Stays(**IDENTITY, reason=Reason("ending-already")),
         m.Place(
             **IDENTITY,

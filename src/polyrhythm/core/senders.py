@@ -34,7 +34,7 @@ _SERVER_TO_LEAD = (
     m.CaughtUp,
     m.Drain,
     m.Unreachable,
-    m.Measured,
+    m.RatesMeasured,
     m.Collected,
     m.CutTaken,
     m.CutWritten,
@@ -76,7 +76,7 @@ TO_SERVER: frozenset[type[m.Message]] = frozenset(
 )
 _BY_WORKERS = frozenset(_WORKER_TO_LEAD + _WORKER_TO_SERVER)
 _BY_SERVERS = frozenset(_SERVER_TO_LEAD + _SERVER_TO_SERVER)
-_BY_EITHER = (m.Alive, m.Unreachable, m.Measured)
+_BY_EITHER = (m.Alive, m.Unreachable, m.RatesMeasured)
 """Messages that workers and servers send. If the sender is a worker, they have its number."""
 
 

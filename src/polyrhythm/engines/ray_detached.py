@@ -36,7 +36,7 @@ Job = Callable[[Callable[[], None]], object]
 
 
 @dataclass(frozen=True, slots=True)
-class _Begun:
+class _BegunRun:
     """Whether the job has begun or has failed, and why it has failed."""
 
     known: bool
@@ -99,12 +99,12 @@ class DetachedJob:
         self._taken.wait(_TAKEN_S)
 
     @ray.method(concurrency_group=_ASK)
-    def begun(self) -> _Begun:
+    def begun(self) -> _BegunRun:
         """Wait a moment for the beginning of the job."""
         known = self._begun.wait(_ASK_S)
         if known:
             self._taken.set()
-        return _Begun(known, self._failed)
+        return _BegunRun(known, self._failed)
 
 
 def detach(job: Job, run_dir: Path, address: str | None) -> None:
@@ -143,7 +143,7 @@ def detach(job: Job, run_dir: Path, address: str | None) -> None:
 def _await_begin(actor: Any, shown: IO[str]) -> str | None:
     """Why the job did not begin; None if it has begun."""
     while True:
-        begun: _Begun = ray.get(actor.begun.remote())
+        begun: _BegunRun = ray.get(actor.begun.remote())
         sys.stderr.write(shown.read())
         sys.stderr.flush()
         if begun.known:

@@ -19,7 +19,7 @@ from polyrhythm.observe.reasons import few, in_words, noticed_by
 from polyrhythm.observe.state import RunState, ServerLoss, fold
 from polyrhythm.observe.words import duration, grouped, listed, measure, percent, size
 from polyrhythm.observe.work import ObservedWorker
-from polyrhythm.observe.workers import Mark, WorkerRow, left_in_short, table, times_slower
+from polyrhythm.observe.workers import RowStyle, WorkerRow, left_in_short, table, times_slower
 from polyrhythm.wire.messages import JobSpec
 
 _WIRE_SHARE = {"same": 1.0, "bf16": 0.5}
@@ -391,7 +391,7 @@ def _row(name: str, worker: dict[str, Any], slower: float | None, failed: bool) 
         device=worker.get("device") or "",
         passes=worker.get("passes"),
         note=", ".join(notes),
-        mark=Mark.GONE if gone else Mark.SLOW if notes else None,
+        mark=RowStyle.GONE if gone else RowStyle.SLOW if notes else None,
     )
 
 

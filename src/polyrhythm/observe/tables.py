@@ -30,7 +30,7 @@ from polyrhythm.observe.state import RunState, ServerLoss
 from polyrhythm.observe.summary import is_trained
 from polyrhythm.observe.words import counted, duration, grouped, listed, measure, rough, wrapped
 from polyrhythm.observe.workers import (
-    Mark,
+    RowStyle,
     gone_in_words,
     slow_in_words,
     slow_workers,
@@ -149,7 +149,7 @@ def live(
     return Group(*above, *below)
 
 
-def _row(line: str, mark: Mark | None) -> Text:
+def _row(line: str, mark: RowStyle | None) -> Text:
     return Text(line, style=mark.value if mark else "")
 
 

@@ -46,7 +46,7 @@ _DROPPED = (
 become shorter."""
 
 
-class Mark(Enum):
+class RowStyle(Enum):
     """Why a line of the table is shown in a style of its own, and the style."""
 
     TITLES = "dim"
@@ -66,7 +66,7 @@ class WorkerRow:
     clock: int | None = None
     passes: float | None = None
     note: str = ""
-    mark: Mark | None = None
+    mark: RowStyle | None = None
 
 
 def times_slower(work: Mapping[str, tuple[float, float]]) -> dict[str, float]:
@@ -162,13 +162,13 @@ def _row(
     notes = []
     if (left := left_in_short(worker)) is not None:
         notes.append(left)
-        mark = Mark.GONE
+        mark = RowStyle.GONE
     elif servers := state.cut_off_from(worker.worker):
         notes.append(f"cut off from {listed(servers)}")
-        mark = Mark.GONE
+        mark = RowStyle.GONE
     elif slower is not None:
         notes.append(f"{slower:.1f}x slower")
-        mark = Mark.SLOW
+        mark = RowStyle.SLOW
     elif worker.present and worker.no_points:
         notes.append("no points to visit")
     seconds = worker.recent_s if state.ended is None else state.trained_s(worker)
@@ -191,7 +191,7 @@ def _row(
 
 def table(
     rows: Sequence[WorkerRow], columns: int, most: int | None = None
-) -> list[tuple[str, Mark | None]]:
+) -> list[tuple[str, RowStyle | None]]:
     """The lines of the table, with the mark of each, in at most `columns` columns of the terminal. What
     does not fit is left out (`_DROPPED`). `most`: the most rows. Of more workers, those that need
     attention are shown, and then those for which the others wait."""
@@ -204,7 +204,7 @@ def table(
         if width(_cells(kept)) <= columns:
             break
     lines = aligned(_cells(kept), [each.right for each in kept])
-    marks = [Mark.TITLES, *(row.mark for row in chosen)]
+    marks = [RowStyle.TITLES, *(row.mark for row in chosen)]
     drawn = [*zip(lines, marks, strict=True), *((line, None) for line in _others(others))]
     return [(cut(line, columns), mark) for line, mark in drawn]
 

@@ -56,7 +56,7 @@ class EventType(IntEnum):
     INTRODUCED = 69
     DISMISSED = 70
     DRAIN = 71
-    MEASURED = 72
+    RATES_MEASURED = 72
     STAYS = 73
     # messages between a primary and its replicas
     COPY = 80

@@ -493,7 +493,7 @@ class LeadMachine:
         if (line := self._waiting.line(now_ns)) is not None:
             self._outbox.note("waiting", **line)
 
-    def _on_measured(self, message: m.Measured, now_ns: int) -> None:
+    def _on_measured(self, message: m.RatesMeasured, now_ns: int) -> None:
         worker = message.worker
         if worker >= 0 and self.view.get(worker, message.incarnation) is not None:
             self._network.record(worker_name(worker), message.received, now_ns)
@@ -550,7 +550,7 @@ class LeadMachine:
         m.Leave: _on_leave,
         m.Asking: _on_asking,
         m.Alive: _on_alive,
-        m.Measured: _on_measured,
+        m.RatesMeasured: _on_measured,
         m.Unreachable: _on_unreachable,
         m.CaughtUp: _on_caught_up,
         m.Drain: lambda lead, message, now_ns: lead._requests.on_drain_asked(message, now_ns),

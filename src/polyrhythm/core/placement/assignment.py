@@ -10,7 +10,7 @@ to the one whose round is then the shortest.
 
 from collections.abc import Mapping, Sequence
 
-from polyrhythm.core.placement.load import Line
+from polyrhythm.core.placement.load import LoadLine
 
 PROBES = 2
 """The probe slices of each server (the paper's `num_probe`)."""
@@ -22,7 +22,7 @@ def assign_slices(
     shares: Mapping[int, float],
     sizes: Sequence[int],
     stays: Mapping[int, Sequence[int]],
-    lines: Mapping[int, Line],
+    lines: Mapping[int, LoadLine],
 ) -> list[int]:
     """The server of each slice. `shares`: the bytes that each server should hold. `stays`: per slice,
     the servers to which it can go without being copied, the best one first; slices are listed in the
@@ -55,7 +55,7 @@ class _Plan:
         self,
         shares: Mapping[int, float],
         sizes: Sequence[int],
-        lines: Mapping[int, Line],
+        lines: Mapping[int, LoadLine],
     ) -> None:
         self._sizes = sizes
         self._lines = lines

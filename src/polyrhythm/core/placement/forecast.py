@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from statistics import fmean, median
 from typing import TypeGuard
 
-from polyrhythm.core.placement.load import Line, host_line
+from polyrhythm.core.placement.load import LoadLine, host_line
 
 _EXPLAINED = 0.5
 """A link is a limit if it carries less than this part of what its hosts could give each of their
@@ -32,7 +32,7 @@ Rate = Callable[[str, str], float | None]
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    lines: Mapping[int, Line]
+    lines: Mapping[int, LoadLine]
     """The time of a round on each server."""
     rates: Mapping[int, float] = field(default_factory=dict)
     """The bytes per second that each server can send and receive of anything."""
@@ -90,7 +90,7 @@ def forecast_aware(
         )
         # the servers of a host share its time
         beside_it = beside[host]
-        lines[server] = Line(
+        lines[server] = LoadLine(
             line.fixed_s,
             line.byte_s * beside_it,
             line.most / beside_it,
@@ -141,8 +141,8 @@ def forecast_elastic(
     fits = {server: fit(observed[server]) for server in servers if observed.get(server)}
     if not fits:
         return None
-    usual = Line(median(a for a, _ in fits.values()), median(b for _, b in fits.values()))
-    lines = {server: Line(*fits[server]) if server in fits else usual for server in servers}
+    usual = LoadLine(median(a for a, _ in fits.values()), median(b for _, b in fits.values()))
+    lines = {server: LoadLine(*fits[server]) if server in fits else usual for server in servers}
     return Forecast(lines, rates={server: 1 / line.byte_s for server, line in lines.items()})
 
 

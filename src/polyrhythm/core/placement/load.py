@@ -21,7 +21,7 @@ from collections.abc import Sequence
 import msgspec
 
 
-class Line(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class LoadLine(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The time of a round on a host with m bytes of slices: `fixed_s` + `byte_s` * m seconds, but no
     less than m / `most` and than `away_s` - `away_byte_s` * m seconds."""
 
@@ -63,18 +63,18 @@ def host_line(
     replicas: int = 0,
     overlaps: bool = True,
     most: float = math.inf,
-) -> Line:
+) -> LoadLine:
     """The line of a host with this many of the job's workers, for a model of `nbytes`. `rate`: the
     bytes per second that the host can send and receive at the same time (Eq. 8). `overlaps`: whether
     workers push and pull at the same time."""
     others = all_workers - workers
     if overlaps:
-        return Line(workers * nbytes / rate, (others - workers + replicas) / rate, most)
+        return LoadLine(workers * nbytes / rate, (others - workers + replicas) / rate, most)
     away_s = 2 * workers * nbytes / rate
-    return Line(0.0, (2 * others + replicas) / rate, most / 2, away_s, 2 * workers / rate)
+    return LoadLine(0.0, (2 * others + replicas) / rate, most / 2, away_s, 2 * workers / rate)
 
 
-def water_fill(lines: Sequence[Line], nbytes: float) -> list[float]:
+def water_fill(lines: Sequence[LoadLine], nbytes: float) -> list[float]:
     """Divide so many bytes such that the slowest host is as fast as possible, the next slowest too,
     and so on (Eq. 10)."""
     free = [line.byte_s <= 0 for line in lines]
@@ -97,7 +97,7 @@ def water_fill(lines: Sequence[Line], nbytes: float) -> list[float]:
     return [part * scale for part in held]
 
 
-def _share_freely(lines: Sequence[Line], free: Sequence[bool], nbytes: float) -> list[float]:
+def _share_freely(lines: Sequence[LoadLine], free: Sequence[bool], nbytes: float) -> list[float]:
     """The division if some hosts are not slower with more slices, because at least half of the
     workers run there: these hosts hold everything, in proportion to their rates."""
     weights = [
@@ -109,7 +109,7 @@ def _share_freely(lines: Sequence[Line], free: Sequence[bool], nbytes: float) ->
     return [nbytes * weight / sum(weights) for weight in weights]
 
 
-def _level(lines: Sequence[Line], nbytes: float) -> float:
+def _level(lines: Sequence[LoadLine], nbytes: float) -> float:
     """The time at which the hosts together hold so many bytes. The bytes of every host are a piecewise
     linear function of the time: it begins to rise at `fixed_s`, and rises more slowly once a link is
     the limit."""

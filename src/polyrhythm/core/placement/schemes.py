@@ -16,11 +16,11 @@ from statistics import median
 from typing import Protocol
 
 from polyrhythm.core.placement.assignment import assign_slices
-from polyrhythm.core.placement.load import Line, water_fill
+from polyrhythm.core.placement.load import LoadLine, water_fill
 from polyrhythm.core.placement.ring import Ring
 from polyrhythm.wire.messages import Route
 
-Lines = Mapping[int, Line]
+Lines = Mapping[int, LoadLine]
 """Per server, the time of a round with so many bytes of slices."""
 
 
@@ -77,11 +77,11 @@ class LoadScheme:
         )
 
 
-def _usual(known: Sequence[Line]) -> Line:
+def _usual(known: Sequence[LoadLine]) -> LoadLine:
     """The line of a server without a forecast."""
     if not known:
-        return Line(0.0, 1.0)
-    return Line(median(line.fixed_s for line in known), median(line.byte_s for line in known))
+        return LoadLine(0.0, 1.0)
+    return LoadLine(median(line.fixed_s for line in known), median(line.byte_s for line in known))
 
 
 RING, AVERAGE, ELASTIC, AWARE = "ring", "average", "elastic", "aware"

@@ -300,8 +300,8 @@ class ServerNode:
             self._deliver(LEAD, self._measured(received))
         self._deliver(effect.to, effect.message)
 
-    def _measured(self, received: m.Received) -> m.Measured:
-        return m.Measured(term=self._machine.seat.term, server=self._server, received=received)
+    def _measured(self, received: m.Received) -> m.RatesMeasured:
+        return m.RatesMeasured(term=self._machine.seat.term, server=self._server, received=received)
 
     def _deliver(self, to: str, message: m.Message) -> None:
         if to == self.name or (to == LEAD and self._leads):

@@ -169,7 +169,9 @@ class MachineHost:
         if received is not None:
             machine = self._machine
             who = {"worker": machine.worker, "incarnation": machine.incarnation}
-            lead.send(m.Measured(term=machine.seat.term, **who, received=received), flush=False)
+            lead.send(
+                m.RatesMeasured(term=machine.seat.term, **who, received=received), flush=False
+            )
 
     def dial(self, effect: fx.Dial) -> None:
         self.job = self._machine.job

@@ -73,7 +73,7 @@ class Card:
                 turns.ns_per_byte = 1e9 / rate
 
 
-class Entry(msgspec.Struct):
+class Crossing(msgspec.Struct):
     """A message on its way, with the messages without payloads that travel with it."""
 
     batch: list[Message]
@@ -86,7 +86,7 @@ class Entry(msgspec.Struct):
     when_left: list[Callable[[int], None]] = msgspec.field(default_factory=list)
 
 
-class Transfer:
+class CardTransfer:
     """The bytes that one channel sends over the cards of two hosts, in order."""
 
     __slots__ = (
@@ -110,7 +110,7 @@ class Transfer:
         sender: Turns | None,
         receiver: Turns | None,
         ns_per_byte: float,
-        passed: Callable[[Entry], None],
+        passed: Callable[[Crossing], None],
     ) -> None:
         """`sender` and `receiver`: the directions of the cards of both hosts; None for a host
         without one. `ns_per_byte`: the link between the hosts is no faster than this. `passed` is
@@ -120,8 +120,8 @@ class Transfer:
         self._receiver = receiver
         self._ns_per_byte = ns_per_byte
         self._passed = passed
-        self._unsent: deque[Entry] = deque()
-        self._unpassed: deque[Entry] = deque()
+        self._unsent: deque[Crossing] = deque()
+        self._unpassed: deque[Crossing] = deque()
         self._crossing: deque[tuple[int, int]] = deque()
         """The pieces that have left the sender's host and not passed the receiver's card: their
         sizes, and when their first bytes left."""
@@ -137,7 +137,7 @@ class Transfer:
         if small and self._unsent:
             self._unsent[-1].batch.append(message)
             return
-        entry = Entry([message], nbytes, nbytes, small)
+        entry = Crossing([message], nbytes, nbytes, small)
         self._unsent.append(entry)
         self._unpassed.append(entry)
         self._ask()

@@ -20,7 +20,7 @@ from random import Random
 from typing import Protocol
 
 from polyrhythm.sim.clock import Clock
-from polyrhythm.sim.model.card import Card, Entry, Transfer
+from polyrhythm.sim.model.card import Card, CardTransfer, Crossing
 from polyrhythm.sim.tables import LinkSettings
 from polyrhythm.wire.messages import Message
 
@@ -93,7 +93,7 @@ class Channel:
         self._batch: list[Message] | None = None
         """The batch that was sent last, until it arrives."""
         self._deliver_next = self._deliver
-        self._transfer: Transfer | None = None
+        self._transfer: CardTransfer | None = None
         """The bytes of this channel on the network cards of its hosts, if these have any."""
         self.first_byte_ns = 0
         """Over cards: when the first byte of the message that is being received arrived."""
@@ -101,7 +101,7 @@ class Channel:
     def share(self, sender: Card | None, receiver: Card | None) -> None:
         """Send over the cards of these hosts from now on."""
         if sender is not None or receiver is not None:
-            self._transfer = Transfer(
+            self._transfer = CardTransfer(
                 self._clock,
                 None if sender is None else sender.outgoing,
                 None if receiver is None else receiver.incoming,
@@ -157,7 +157,7 @@ class Channel:
     def _tell_left(self, do: Callable[[int], None]) -> None:
         do(self._clock.now_ns)
 
-    def _passed(self, entry: Entry) -> None:
+    def _passed(self, entry: Crossing) -> None:
         """Let a message arrive whose last byte has passed the receiver's card."""
         now_ns = self._clock.now_ns
         arrives_ns = now_ns + self._delay_ns
@@ -165,7 +165,7 @@ class Channel:
         self._last_ns = arrives_ns
         self._clock.at(arrives_ns, self._deliver_entry, entry)
 
-    def _deliver_entry(self, entry: Entry) -> None:
+    def _deliver_entry(self, entry: Crossing) -> None:
         self.first_byte_ns = entry.began_ns + self._delay_ns
         self._deliver(entry.batch)
 

@@ -328,14 +328,14 @@ class ServerProcess(Process):
                 channel.send(measured)
             channel.send(message)
 
-    def _measured(self) -> m.Measured | None:
+    def _measured(self) -> m.RatesMeasured | None:
         """What this server has received, if it is time to report it."""
         assert self._bursts is not None
         received = self._bursts.take(self.clock.now_ns)
         if received is None:
             return None
         term = self._machine.seat.term
-        return m.Measured(term=term, server=self._server, received=received)
+        return m.RatesMeasured(term=term, server=self._server, received=received)
 
     def note(self, effect: fx.Note) -> None:
         if self._journal is not None:

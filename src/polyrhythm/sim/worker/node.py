@@ -331,7 +331,7 @@ class WorkerProcess(SingleProcess):
         if self._bursts is not None and effect.to == LEAD:
             received = self._bursts.take(self.clock.now_ns)
             if received is not None:
-                channel.send(m.Measured(**self._outbox.identity(), received=received))
+                channel.send(m.RatesMeasured(**self._outbox.identity(), received=received))
         channel.send(effect.message)
 
     def dial(self, effect: fx.Dial) -> None:

@@ -12,7 +12,7 @@ of messages.
 import msgspec
 
 from polyrhythm.wire.events import EventType
-from polyrhythm.wire.messages.bursts import MOST_BURSTS, Burst, Measured, Received
+from polyrhythm.wire.messages.bursts import MOST_BURSTS, Burst, RatesMeasured, Received
 from polyrhythm.wire.messages.checkpoint import (
     Capture,
     Collect,
@@ -189,7 +189,6 @@ __all__ = [
     "Label",
     "Leased",
     "Leave",
-    "Measured",
     "MemberSpec",
     "Message",
     "ModelPart",
@@ -211,6 +210,7 @@ __all__ = [
     "Pull",
     "Pulled",
     "Rate",
+    "RatesMeasured",
     "Received",
     "Refusal",
     "Release",
@@ -290,7 +290,7 @@ EVENT_TYPES: dict[type[Message], EventType] = {
     Introduced: EventType.INTRODUCED,
     Dismissed: EventType.DISMISSED,
     Drain: EventType.DRAIN,
-    Measured: EventType.MEASURED,
+    RatesMeasured: EventType.RATES_MEASURED,
     Stays: EventType.STAYS,
     Copy: EventType.COPY,
     Copied: EventType.COPIED,

@@ -31,7 +31,7 @@ class Received(msgspec.Struct, frozen=True, array_like=True, gc=False):
     bursts: Annotated[tuple[Burst, ...], Meta(max_length=MOST_BURSTS)]
 
 
-class Measured(Message, frozen=True, kw_only=True):
+class RatesMeasured(Message, frozen=True, kw_only=True):
     """A worker or a server tells the lead what it has received. The message is queued just before
     another one to the lead, so that both travel together."""
 

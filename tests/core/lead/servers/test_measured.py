@@ -25,7 +25,7 @@ def on_hosts() -> Stage:
 
 def report(stage: Stage, burst: m.Burst, **sender: int) -> None:
     received = m.Received(stage.now_ns, (burst,))
-    stage.tell(m.Measured(**sender, received=received))
+    stage.tell(m.RatesMeasured(**sender, received=received))
 
 
 def test_the_lead_averages_what_processes_report() -> None:

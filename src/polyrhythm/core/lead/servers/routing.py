@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from polyrhythm.core.placement import steps
-from polyrhythm.core.placement.load import Line
+from polyrhythm.core.placement.load import LoadLine
 from polyrhythm.core.placement.schemes import RING, SCHEMES, Lines
 from polyrhythm.core.placement.slices import lay_out
 from polyrhythm.errors import InvariantBroken
@@ -86,7 +86,7 @@ class RoutingTable(msgspec.Struct):
     applies it, workers use the old routes."""
     draining: set[int] = set()
     """The servers that must leave, and whose slices move to the others."""
-    lines: dict[int, Line] = {}
+    lines: dict[int, LoadLine] = {}
     """The last forecast of the time of a round on each server (`core/placement/forecast.py`)."""
     _goal: tuple[Route, ...] = ()
     _goal_for: tuple[int, ...] = ()
