@@ -139,12 +139,14 @@ def test_without_a_free_descriptor_a_connection_is_refused_and_the_acceptor_cont
     code = """
 import os, socket, threading
 from polyrhythm.runtime.net.acceptor import ConnectionAcceptor, Listeners
+from polyrhythm.runtime.options import NodeOptions
 from polyrhythm.wire import messages as m
 from polyrhythm.wire.proof import Secret
 
 refused = []
 listeners = Listeners("127.0.0.1", 0)
-door = ConnectionAcceptor("s0", m.JobSpec(job="j"), listeners.address, "auto", Secret("x" * 32),
+options = NodeOptions(secret=Secret("x" * 32))
+door = ConnectionAcceptor("s0", m.JobSpec(job="j"), listeners.address, options,
     accept_link=lambda link, hello: None, end_link=lambda link, error: None,
     report_refusal=refused.append)
 clients = [socket.socket() for _ in range(4)]

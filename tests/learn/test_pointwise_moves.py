@@ -17,6 +17,7 @@ from polyrhythm.learn.pointwise.kmeans import KMeansAlgorithm
 from polyrhythm.learn.pointwise.layout import Arrays
 from polyrhythm.learn.pointwise.source import ArraySource
 from polyrhythm.runtime.net.dial import SocketDialer
+from polyrhythm.runtime.options import NodeOptions
 from polyrhythm.runtime.worker.deliveries import PointsCarrier
 from polyrhythm.wire.frames import MEMBER, Limits
 from polyrhythm.wire.messages import ChunkLease, ChunkProgress, ChunkSend, JobSpec, Leased
@@ -53,7 +54,7 @@ class Pair:
         self.events: Queue[Event] = Queue()
         self.carriers = [
             PointsCarrier(
-                *(f"worker-{n}", JOB, "127.0.0.1", SocketDialer("auto"), "auto", None),
+                *(f"worker-{n}", JOB, "127.0.0.1", SocketDialer("auto"), NodeOptions()),
                 post=self.events.put,
                 wake=lambda: None,
             )

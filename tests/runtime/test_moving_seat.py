@@ -10,6 +10,7 @@ from polyrhythm.core.placement.slices import lay_out
 from polyrhythm.core.seat import FIRST_SEAT, Seat
 from polyrhythm.errors import FrameError
 from polyrhythm.io.memory import MemoryLink, memory_pair
+from polyrhythm.runtime.driver import Driver
 from polyrhythm.runtime.net.boundary import for_the_lead
 from polyrhythm.runtime.net.worker_links import WorkerLinks
 from polyrhythm.runtime.options import NodeOptions
@@ -68,16 +69,14 @@ def test_only_the_process_that_has_the_seat_may_send_orders() -> None:
 
 
 def test_a_worker_reaches_the_lead_over_the_link_of_the_process_that_has_the_seat() -> None:
-    seat = FIRST_SEAT
+    seat, driver = FIRST_SEAT, Driver({}, lambda name, effect: None)
     links = WorkerLinks(
         None,  # type: ignore[arg-type]
-        "auto",
-        None,
+        NodeOptions(),
+        driver,
+        post=lambda event: None,
         take=lambda link, message, payload: None,
         place_of=lambda message, nbytes: None,
-        run=lambda: None,
-        catch_up=lambda: None,
-        post=lambda event: None,
         seat=lambda: seat,
     )
     ends = {peer: memory_pair("w0", peer)[0] for peer in ("s0", "s2")}
@@ -86,5 +85,6 @@ def test_a_worker_reaches_the_lead_over_the_link_of_the_process_that_has_the_sea
     assert links.to(LEAD) is links.to("s0") is ends["s0"]
     seat = Seat(2, 2)
     assert links.to(LEAD) is links.to("s2") is ends["s2"]
+    driver.close()
     links.stop_reporting()
     links.close()

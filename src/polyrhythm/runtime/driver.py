@@ -50,6 +50,10 @@ class Driver:
         self._timekeeper = threading.Thread(target=self._keep_time, name="time", daemon=True)
         self._timekeeper.start()
 
+    def hosts(self, machine: str) -> bool:
+        """Whether this machine is one of the process's machines."""
+        return machine in self._machines
+
     def put(self, machine: str, event: Any) -> None:
         """Queue an event for the next `run`. So events that arrive together are handled
         together."""

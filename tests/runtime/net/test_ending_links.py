@@ -18,12 +18,15 @@ from polyrhythm.io.memory import MemoryLink, memory_pair
 from polyrhythm.runtime.driver import Driver
 from polyrhythm.runtime.net.handshake import greet
 from polyrhythm.runtime.net.peers import Peers
-from polyrhythm.runtime.net.server_links import ServerLinks
+from polyrhythm.runtime.net.server_links import LinkHandlers, ServerLinks
 from polyrhythm.runtime.net.worker_links import WorkerLinks
+from polyrhythm.runtime.options import NodeOptions
 from polyrhythm.wire import messages as m
 from polyrhythm.wire.messages.reasons import refused
 
 ADDRESS = m.Address("memory", 0, "", "")
+IGNORE = (lambda link, message, payload, wait: None, lambda link: False)
+"""`take` and `needs_thread` of a server whose links carry no messages."""
 
 
 def link_of(peer: str, incarnation: int) -> MemoryLink:
@@ -70,12 +73,10 @@ def test_the_end_of_a_link_is_reported_to_the_server_that_runs_the_lead_too(lead
         peers,
         driver,
         job=m.JobSpec(job="j"),
-        leads=leads,
         seat=lambda: FIRST_SEAT,
-        digest="auto",
+        options=NodeOptions(),
         journal=None,
-        take=lambda link, message, payload, wait: None,
-        needs_thread=lambda link: False,
+        handlers=LinkHandlers(*IGNORE),
     )
     link = link_of("w1", 3)
     peers.add(link)
@@ -99,13 +100,10 @@ def test_the_end_of_a_link_frees_the_memory_kept_for_its_peer() -> None:
         peers,
         driver,
         job=m.JobSpec(job="j"),
-        leads=False,
         seat=lambda: FIRST_SEAT,
-        digest="auto",
+        options=NodeOptions(),
         journal=None,
-        take=lambda link, message, payload, wait: None,
-        needs_thread=lambda link: False,
-        gone=gone.append,
+        handlers=LinkHandlers(*IGNORE, gone=gone.append),
     )
     ended, dropped = link_of("s2", 1), link_of("s3", 1)
     peers.add(ended)
@@ -133,19 +131,18 @@ class Lasting(MemoryLink):
 def test_an_accepted_link_outlasts_a_failure_of_the_network_as_long_as_the_job_says(
     leads: bool,
 ) -> None:
-    driver = Driver({"s1": Ears(), LEAD: Ears()}, lambda name, effect: None)
+    machines = {"s1": Ears(), **({LEAD: Ears()} if leads else {})}
+    driver = Driver(machines, lambda name, effect: None)
     job = m.JobSpec(job="j", lead_timeout_s=600.0)
     links = ServerLinks(
         m.ServerHello(server=1, name="s1", job="j", address=ADDRESS, identity=""),
         Peers(),
         driver,
         job=job,
-        leads=leads,
         seat=lambda: FIRST_SEAT,
-        digest="auto",
+        options=NodeOptions(),
         journal=None,
-        take=lambda link, message, payload, wait: None,
-        needs_thread=lambda link: False,
+        handlers=LinkHandlers(*IGNORE),
     )
     link = Lasting("link-1", SimpleQueue(), SimpleQueue())
     link.close()  # a server that leads reads the link until its end
@@ -181,16 +178,14 @@ class Answering:
 
 def test_a_link_that_is_not_wanted_any_more_takes_the_place_of_no_other() -> None:
     """The worker has joined again while its former incarnation waited for the answer."""
-    dialer = Answering()
+    dialer, driver = Answering(), Driver({}, lambda name, effect: None)
     links = WorkerLinks(
         dialer,
-        "auto",
-        None,
+        NodeOptions(),
+        driver,
+        post=lambda event: None,
         take=lambda link, message, payload: None,
         place_of=lambda message, nbytes: None,
-        run=lambda: None,
-        catch_up=lambda: None,
-        post=lambda event: None,
         seat=lambda: FIRST_SEAT,
     )
     hello = m.WorkerHello(name="w", job="j", identity="")
@@ -203,5 +198,6 @@ def test_a_link_that_is_not_wanted_any_more_takes_the_place_of_no_other() -> Non
         with pytest.raises(LinkEnded):
             dialer.servers[1].receive()
     finally:
+        driver.close()
         links.stop_reporting()
         links.close()

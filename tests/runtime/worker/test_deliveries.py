@@ -11,6 +11,7 @@ from polyrhythm.core.machine import Event
 from polyrhythm.learn.migration.layout import Packed, pack
 from polyrhythm.learn.migration.received import ReceivedPoints
 from polyrhythm.runtime.net.dial import SocketDialer
+from polyrhythm.runtime.options import NodeOptions
 from polyrhythm.runtime.worker import deliveries
 from polyrhythm.runtime.worker.deliveries import PointsCarrier
 from polyrhythm.wire.messages import Address, ChunkSend, JobSpec, Leased
@@ -30,10 +31,10 @@ class End:
         self.woken = threading.Event()
         self.received = ReceivedPoints()
         self.carrier = PointsCarrier(
-            *(name, job, "127.0.0.1", SocketDialer(link), "auto", SECRET),
+            *(name, job, "127.0.0.1", SocketDialer(link)),
+            NodeOptions(secret=SECRET, share_data=shares),
             post=self.events.put,
             wake=self.woken.set,
-            shares=shares,
         )
         self.carrier.read, self.carrier.add = self.read, self.received.add
 

@@ -25,9 +25,10 @@ from polyrhythm.io.stream import StreamLink
 from polyrhythm.io.tcp import listen_tcp, tcp_link
 from polyrhythm.runtime.net.boundary import fault_of
 from polyrhythm.runtime.net.handshake import acceptor, greet, patience
+from polyrhythm.runtime.options import NodeOptions
 from polyrhythm.wire import messages as m
 from polyrhythm.wire.messages.reasons import refused
-from polyrhythm.wire.proof import Acceptor, Hello, Secret
+from polyrhythm.wire.proof import Acceptor, Hello
 
 _ACCEPT_AGAIN_S = 0.1
 _LOOK_UP_S = 1.0
@@ -72,8 +73,7 @@ class ConnectionAcceptor:
         name: str,
         job: m.JobSpec,
         address: m.Address,
-        digest: str,
-        secret: Secret | None,
+        options: NodeOptions,
         *,
         accept_link: Callable[[Link, Hello], None],
         end_link: Callable[[Link, Exception], None],
@@ -82,8 +82,7 @@ class ConnectionAcceptor:
         self._name = name
         self._job = job
         self._address = address
-        self._digest = digest
-        self._secret = secret
+        self._digest, self._secret = options.digest, options.secret
         self._accept_link = accept_link
         self._end_link = end_link
         self._report_refusal = report_refusal

@@ -5,6 +5,7 @@ import itertools
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import msgspec
 
@@ -24,12 +25,25 @@ from polyrhythm.runtime.net.dial import Dialer
 from polyrhythm.runtime.net.handshake import introduce, offers, patience
 from polyrhythm.runtime.net.link_readers import LinkReaders, Take
 from polyrhythm.runtime.net.peers import Peers, hang_up
+from polyrhythm.runtime.options import NodeOptions
 from polyrhythm.wire import messages as m
 from polyrhythm.wire.messages.reasons import refused
-from polyrhythm.wire.proof import Hello, Secret
+from polyrhythm.wire.proof import Hello
 
 _REPORT_EVERY_S = 1.0
 _LONGEST_REASON = 200
+
+
+@dataclass(frozen=True, slots=True)
+class LinkHandlers:
+    """What a server does with its links. `take` is called with every message. `needs_thread`: see
+    `LinkReaders`. `measure`: see `Link.measure_with`. `gone` is called with the name of a peer
+    whose link has ended."""
+
+    take: Take
+    needs_thread: Callable[[Link], bool]
+    measure: Measure = lambda *burst: None
+    gone: Callable[[str], None] = lambda peer: None
 
 
 class ServerLinks:
@@ -40,38 +54,32 @@ class ServerLinks:
         driver: Driver,
         *,
         job: m.JobSpec,
-        leads: bool,
+        options: NodeOptions,
         seat: Callable[[], Seat],
-        digest: str,
-        secret: Secret | None = None,
         journal: Journal | None,
-        take: Take,
-        needs_thread: Callable[[Link], bool],
-        measure: Measure = lambda *burst: None,
-        gone: Callable[[str], None] = lambda peer: None,
+        handlers: LinkHandlers,
     ) -> None:
-        """`me`: this server's hello. `leads`: whether the lead runs in this process. `seat`: where
-        it runs, as far as this server knows. `take` is called with every message, and `gone` with
-        the name of a peer whose link has ended. `measure`: see `Link.measure_with`."""
+        """`me`: this server's hello. `seat`: where the lead runs, as far as this server knows."""
         self._me = me
         self._name = me.name
         self._peers = peers
         self._driver = driver
-        self._leads = leads
+        self._leads = driver.hosts(LEAD)
         self._seat = seat
         self._beats_s, self._lead_timeout_s = job.heartbeat_s, job.lead_timeout_s
         self._link_timeout_s = link_timeout_s(job.lead_timeout_s)
-        self._digest = digest
-        self._secret = secret
+        self._digest, self._secret = options.digest, options.secret
         self._journal = journal
         self._operators = itertools.count(1)
         self._refused = 0
         self._reported_s = -_REPORT_EVERY_S
         self._dialer: Dialer | None = None
         self._closing = False
-        self._gone = gone
-        self._measure = measure
-        self.reading = LinkReaders(take, driver.run, driver.catch_up, self.end_link, needs_thread)
+        self._gone = handlers.gone
+        self._measure = handlers.measure
+        self.reading = LinkReaders(
+            handlers.take, driver.run, driver.catch_up, self.end_link, handlers.needs_thread
+        )
 
     def to(self, peer: str) -> Link | None:
         """The link to this peer, which may be the lead."""

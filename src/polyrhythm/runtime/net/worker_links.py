@@ -18,42 +18,38 @@ from polyrhythm.core.seat import Seat
 from polyrhythm.core.values import plain
 from polyrhythm.io.link import Link, Measure, Payload, PollableLink
 from polyrhythm.io.poll import Poller
+from polyrhythm.runtime.driver import Driver
 from polyrhythm.runtime.net.boundary import fault_of
 from polyrhythm.runtime.net.dial import Dialer
 from polyrhythm.runtime.net.handshake import introduce, offers, patience
 from polyrhythm.runtime.net.peers import Peers, hang_up
+from polyrhythm.runtime.options import NodeOptions
 from polyrhythm.tensors.threads import work_with
 from polyrhythm.wire import messages as m
 from polyrhythm.wire.frames import Land
-from polyrhythm.wire.proof import Secret
 
 
 class WorkerLinks:
     def __init__(
         self,
         dialer: Dialer,
-        digest: str,
-        secret: Secret | None,
+        options: NodeOptions,
+        driver: Driver,
+        *,
+        post: Callable[[Event], None],
         take: Callable[[Link, m.Message, Payload | None], None],
         place_of: Land,
-        run: Callable[[], None],
-        catch_up: Callable[[], None],
-        post: Callable[[Event], None],
         seat: Callable[[], Seat],
         measure: Measure = lambda *burst: None,
     ) -> None:
-        """`take` is called with every message. `place_of` returns the memory into which a slice is
-        received. `run` is called after `take` has been called with all messages that have arrived.
-        `catch_up` is called instead when a link has ended: it returns when they are handled.
-        `post` gets an event when a link has ended. `seat`: where the lead runs, as far as this
-        worker knows. `measure`: see `Link.measure_with`."""
+        """`post` gives the worker's machine an event. `take` is called with every message.
+        `place_of` returns the memory into which a slice is received. `seat`: where the lead runs,
+        as far as this worker knows. `measure`: see `Link.measure_with`."""
         self._dialer = dialer
-        self._digest = digest
-        self._secret = secret
+        self._digest, self._secret = options.digest, options.secret
         self._take = take
         self._place_of = place_of
-        self._run = run
-        self._catch_up = catch_up
+        self._driver = driver
         self._post = post
         self._seat = seat
         self._measure = measure
@@ -139,7 +135,7 @@ class WorkerLinks:
                 self._peers.remove(link)
                 self._forget(link)
                 raise fault_of(peer, error) from None
-            self._run()
+            self._driver.run()
             self._poller.add(pollable, lambda: self._ready(pollable))
         else:
             threading.Thread(
@@ -150,7 +146,7 @@ class WorkerLinks:
     def _read(self, link: Link) -> None:
         work_with(1)
         while self._take_next(link):
-            self._run()
+            self._driver.run()
 
     def _take_next(self, link: Link) -> bool:
         """Receive and handle the next message. Returns False if the link has ended."""
@@ -174,11 +170,11 @@ class WorkerLinks:
                 self._ready(lead.pollable)
             # An earlier message may be the lead's order to rejoin over a new link. It must be
             # handled before the end of this link is reported, even if another thread handles it.
-            self._catch_up()
+            self._driver.catch_up()
             self._end_link(link, fault)
             # the traceback of the error refers to this stack frame, and so keeps the link's memory
             del fault
-        self._run()
+        self._driver.run()
         return False
 
     def _end_link(self, link: Link, error: Exception) -> None:

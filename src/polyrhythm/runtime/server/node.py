@@ -38,7 +38,7 @@ from polyrhythm.runtime.net.boundary import for_the_lead
 from polyrhythm.runtime.net.dial import Dialer
 from polyrhythm.runtime.net.meter import Meter
 from polyrhythm.runtime.net.peers import HeartbeatSender, Peers, QuietLinkReader
-from polyrhythm.runtime.net.server_links import ServerLinks
+from polyrhythm.runtime.net.server_links import LinkHandlers, ServerLinks
 from polyrhythm.runtime.options import NodeOptions
 from polyrhythm.runtime.server.adding import OnArrivalAdding, RoundsAdding, is_large
 from polyrhythm.runtime.server.checkpoints import Checkpoints, KeptStates
@@ -154,15 +154,12 @@ class ServerNode:
             self._peers,
             self._driver,
             job=job,
-            leads=lead,
+            options=options,
             seat=lambda: machine.seat,
-            digest=options.digest,
-            secret=options.secret,
             journal=journal,
-            take=self._take,
-            needs_thread=self._needs_thread,
-            measure=self._meter.add,
-            gone=self.slices.free_states,
+            handlers=LinkHandlers(
+                self._take, self._needs_thread, self._meter.add, self.slices.free_states
+            ),
         )
         adding = RoundsAdding if traits_of(job.sync).rounds else OnArrivalAdding
         self._adding = adding(
@@ -190,8 +187,7 @@ class ServerNode:
             self.name,
             job,
             address,
-            options.digest,
-            options.secret,
+            options,
             accept_link=links.accept_link,
             end_link=links.end_link,
             report_refusal=links.report_refusal,

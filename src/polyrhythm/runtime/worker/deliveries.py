@@ -39,7 +39,7 @@ from polyrhythm.runtime.options import NodeOptions
 from polyrhythm.wire import messages as m
 from polyrhythm.wire.frames import MEMBER
 from polyrhythm.wire.messages.reasons import Reason
-from polyrhythm.wire.proof import Hello, Secret
+from polyrhythm.wire.proof import Hello
 
 _LOOPBACK = "127.0.0.1"
 
@@ -107,19 +107,15 @@ class PointsCarrier:
         job: m.JobSpec,
         host: str,
         dialer: Dialer,
-        digest: str,
-        secret: Secret | None,
+        options: NodeOptions,
         post: Callable[[Event], None],
         wake: Callable[[], None],
-        *,
-        shares: bool = False,
     ) -> None:
         """`host`: the address at which this worker listens. `post` gives the machine an event.
-        `wake` wakes the user's loop if it waits. `shares`: whether points of private data may be
-        sent."""
+        `wake` wakes the user's loop if it waits."""
         self._name, self._job = name, job
-        self._refusal = refusal(private=job.data_private, shares=shares)
-        self._dialer, self._digest, self._secret = dialer, digest, secret
+        self._refusal = refusal(private=job.data_private, shares=options.share_data)
+        self._dialer, self._digest, self._secret = dialer, options.digest, options.secret
         self._post, self._wake = post, wake
         self._hello = m.WorkerHello(name=name, job=job.job, identity="")
         self.read: Read | None = None
@@ -142,8 +138,7 @@ class PointsCarrier:
             name,
             roomy,
             self._listeners.address,
-            digest,
-            secret,
+            options,
             accept_link=self._receive_all,
             end_link=lambda link, error: hang_up(link),
             report_refusal=lambda detail: None,
@@ -168,9 +163,7 @@ class PointsCarrier:
         # in the inline engine all workers are threads of this process, and connect over loopback
         if not isinstance(dialer, SocketDialer):
             host, dialer = _LOOPBACK, SocketDialer("auto")
-        security = (options.digest, options.secret)
-        shares = options.share_data
-        return cls(name, job, host, dialer, *security, post, wake, shares=shares)
+        return cls(name, job, host, dialer, options, post, wake)
 
     @property
     def address(self) -> m.Address:

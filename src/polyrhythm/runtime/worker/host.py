@@ -65,13 +65,11 @@ class MachineHost:
         self._landing = Landing(put)
         self._links = WorkerLinks(
             dialer,
-            options.digest,
-            options.secret,
+            options,
+            self._driver,
+            post=partial(self._driver.post, ME),
             take=self._take,
             place_of=self._landing.place_of,
-            run=self._driver.run,
-            catch_up=self._driver.catch_up,
-            post=partial(self._driver.post, ME),
             seat=lambda: self._machine.seat,
             measure=self._meter.add,
         )
