@@ -30,6 +30,7 @@ from polyrhythm.sim.server.node import ServerProcess
 from polyrhythm.sim.tables import LinkSettings
 from polyrhythm.sim.worker.loop import UserCode
 from polyrhythm.sim.worker.node import POINTS, WorkerProcess
+from polyrhythm.sim.world import World
 from polyrhythm.wire import messages as m
 from polyrhythm.wire.messages.operator import DRAIN, STOP
 
@@ -79,12 +80,12 @@ class Simulation:
         self.operators: list[OperatorProcess] = []
         self._clock = clock
         self._rng = random.Random(seed)
-        self._check = check
         self._model = _model_of(scenario.job.model)
         self.objective = Objective(scenario.objective) if scenario.objective else None
         measures = job.placement in MEASURING
         moves = job.replicas > 0 or measures or any(e.server is not None for e in scenario.events)
         self._checker = Checker(promises=not moves) if check else None
+        self._world = World(job, scenario.job, clock, self.objective, self._checker)
         self._journal = journal
         self._lives: Counter[int] = Counter()
         """How often a server was started, by its number."""
@@ -116,16 +117,10 @@ class Simulation:
         self._lives[server] += 1
         return ServerProcess(
             server,
-            self.job,
-            self._clock,
+            self._world,
             journal=self._journal if server == FIRST_SEAT.server else None,
-            fold_ns_per_byte=1e9 / self.scenario.job.fold_rate,
-            store_ns_per_byte=1e9 / self.scenario.job.store_rate,
-            objective=self.objective,
-            checker=self._checker,
             dial=self._dial_server,
             life=self._lives[server],
-            kept_nbytes=self.scenario.job.kept,
             host=self._host_name(server_name(server)),
         )
 
@@ -203,19 +198,12 @@ class Simulation:
             spec.table.data,
         )
         worker = WorkerProcess(
-            spec.name,
-            self.job.job,
+            spec,
+            self._world,
             user,
             SimulatedPace(spec.table, self._began_ns, self._rng),
-            self.objective,
-            self._clock,
-            self._dial,
-            ev.LeadLinked(self.job.heartbeat_s, self.job.lead_timeout_s),
-            check=self._check,
-            kept_nbytes=self.scenario.job.kept,
+            dial=self._dial,
             dial_worker=self._dial_worker,
-            point_nbytes=self.scenario.job.point,
-            memory=spec.table.memory,
             host=self._host_name(spec.name),
         )
         before = self.workers.get(spec.name)

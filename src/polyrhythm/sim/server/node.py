@@ -22,11 +22,8 @@ from polyrhythm.core.sync.registry import traits_of
 from polyrhythm.errors import LinkError
 from polyrhythm.observe.journal import Journal
 from polyrhythm.observe.reasons import in_words
-from polyrhythm.sim.checker import Checker
-from polyrhythm.sim.clock import Clock
 from polyrhythm.sim.kept_state import send_restored
 from polyrhythm.sim.model.link import Channel
-from polyrhythm.sim.model.objective import Objective
 from polyrhythm.sim.model.statistics import CarriedContribution
 from polyrhythm.sim.process import Hosted, Process
 from polyrhythm.sim.server.adding import SimAdding, SimOnArrivalAdding, SimRoundsAdding
@@ -37,6 +34,7 @@ from polyrhythm.sim.server.publishing import SimPublishing
 from polyrhythm.sim.server.rows_store import RowsCopy, RowsState
 from polyrhythm.sim.server.saving import SimModelSaver
 from polyrhythm.sim.server.slice_store import CarriedCopy, CarriedState, SimSliceStore
+from polyrhythm.sim.world import World
 from polyrhythm.wire import messages as m
 
 
@@ -72,26 +70,20 @@ class ServerProcess(Process):
     def __init__(
         self,
         server: int,
-        job: m.JobSpec,
-        clock: Clock,
+        world: World,
         *,
         journal: Journal | None,
-        fold_ns_per_byte: float,
-        store_ns_per_byte: float,
-        objective: Objective | None,
-        checker: Checker | None,
         dial: Callable[["ServerProcess", m.ServerSpec], Channel | None],
         life: int = 0,
-        kept_nbytes: int = 0,
         host: str = "",
     ) -> None:
-        """`kept_nbytes`: the size of the state in the checkpoint from which the job resumes. `host`: the
-        host of the server, if the network is measured. `life`:
-        how many servers had this number before; it makes the address unique. `journal`: None unless
-        the lead runs in this server. `objective`: the simulated objective, which falls with the weight
-        that is folded into the first slice. `checker`: if given, every event is checked. `dial` returns
-        the channel to another server, or None if that server is not running."""
+        """`journal`: None unless the lead runs in this server. `dial` returns the channel to another
+        server, or None if that server is not running. `life`: how many servers had this number
+        before; it makes the address unique. `host`: the host of the server, if the network is
+        measured."""
         self.name = server_name(server)
+        job, clock, checker = world.job, world.clock, world.checker
+        fold_ns_per_byte = 1e9 / world.table.fold_rate
         machine = self._machine = ServerMachine(server, job)
         machines: dict[str, Machine] = {self.name: machine}
         if journal is not None:
@@ -108,12 +100,12 @@ class ServerProcess(Process):
         self.reports: list[tuple[int, fx.Note]] = []
         """The notes of this server's machines, with their times. A server without the lead has no
         journal for them."""
-        self._kept_nbytes = kept_nbytes
+        self._kept_nbytes = world.table.kept
         self._server = server
         self._job = job
         self._journal = journal
         self._leads = journal is not None
-        self._objective = objective
+        self._objective = world.objective
         self._checker = checker
         me = m.ServerHello(
             server=server, name=self.name, job=job.job, host=host, address=self.address, identity=""
@@ -147,7 +139,7 @@ class ServerProcess(Process):
             self._slept_through,
             checker,
             copy_ns_per_byte=fold_ns_per_byte,
-            store_ns_per_byte=store_ns_per_byte,
+            store_ns_per_byte=1e9 / world.table.store_rate,
         )
         self._missed: deque[Callable[[], None]] = deque()
         """Calls that are delayed because the process is stopped."""

@@ -21,16 +21,16 @@ from polyrhythm.core.placement.bursts import LEAST_NBYTES, Bursts
 from polyrhythm.core.worker.lifecycle import Phase
 from polyrhythm.core.worker.machine import WorkerMachine
 from polyrhythm.observe.reasons import in_words
-from polyrhythm.sim.clock import Clock
 from polyrhythm.sim.kept_state import SimKeptState
 from polyrhythm.sim.model.link import Channel
-from polyrhythm.sim.model.objective import Objective
 from polyrhythm.sim.model.pace import SimulatedPace
 from polyrhythm.sim.model.sizes import quantised_sizes, slice_sizes
 from polyrhythm.sim.model.statistics import carry
 from polyrhythm.sim.process import Hosted, SingleProcess
+from polyrhythm.sim.scenario import WorkerSpec
 from polyrhythm.sim.worker.deliveries import SimDeliveries
 from polyrhythm.sim.worker.loop import Loop, UserCode
+from polyrhythm.sim.world import World
 from polyrhythm.wire import messages as m
 from polyrhythm.wire.messages.reasons import TOLD_TO_LEAVE
 
@@ -69,41 +69,33 @@ class WorkerProcess(SingleProcess):
 
     def __init__(
         self,
-        name: str,
-        job: str,
+        spec: WorkerSpec,
+        world: World,
         user: UserCode,
         pace: SimulatedPace,
-        objective: Objective | None,
-        clock: Clock,
-        dial: Callable[["WorkerProcess", int, m.Address | None], Channel | None],
-        lead_linked: ev.LeadLinked,
         *,
-        check: bool,
-        kept_nbytes: int = 0,
-        dial_worker: Callable[["WorkerProcess", m.ChunkSend], Channel | None] = lambda *_: None,
-        point_nbytes: int = 0,
-        memory: int | None = None,
+        dial: Callable[["WorkerProcess", int, m.Address | None], Channel | None],
+        dial_worker: Callable[["WorkerProcess", m.ChunkSend], Channel | None],
         host: str = "",
     ) -> None:
-        """`kept_nbytes`: the size of the state that the user's code keeps; 0 if it keeps none.
-        `dial` returns the channel to a server, or None if no server listens there. `lead_linked`:
-        the event that the machine gets when the link to the lead is up. `dial_worker` returns the
-        channel to another worker. `point_nbytes`: the size of a point. `memory`: how many points of
-        other workers fit into memory. `host`: the host of the worker, if the network is measured."""
-        self.machine = WorkerMachine(name)
-        super().__init__(clock, _ME, self.machine, check=check)
-        self.name = name
+        """`dial` returns the channel to a server, or None if no server listens there. `dial_worker`
+        returns the channel to another worker. `host`: the host of the worker, if the network is
+        measured."""
+        job, table = world.job, world.table
+        self.machine = WorkerMachine(spec.name)
+        super().__init__(world.clock, _ME, self.machine, check=world.checker is not None)
+        self.name = spec.name
         self.pace = pace
         self.failure: str | None = None
         self.reports: list[tuple[int, fx.Note]] = []
         """The notes of the worker's machine, with their times."""
-        self._lead_linked = lead_linked
-        self._heard_throttle = HeardThrottle(lead_linked.heartbeat_s, lead_linked.timeout_s)
+        self._lead_linked = ev.LeadLinked(job.heartbeat_s, job.lead_timeout_s)
+        self._heard_throttle = HeardThrottle(job.heartbeat_s, job.lead_timeout_s)
         self._lead_unread = False
         """Whether a message of the lead has arrived that the worker has not read yet."""
         self._host = host
         self._bursts = Bursts() if host else None
-        self._job_id = job
+        self._job_id = job.job
         self._model = user.model
         self._nbytes: dict[int, int] = {}
         self._quantised: dict[int, int] = {}
@@ -121,16 +113,16 @@ class WorkerProcess(SingleProcess):
             self._backlog,
             user,
             pace,
-            objective,
+            world.objective,
         )
-        self._kept = SimKeptState(kept_nbytes)
-        if kept_nbytes:
+        self._kept = SimKeptState(table.kept)
+        if table.kept:
             self.loop.end_iteration = self._send_state
         self._deliveries = SimDeliveries(
             lambda send: dial_worker(self, send),
             lambda event: self.post(_ME, event),
-            point_nbytes,
-            memory,
+            table.point,
+            spec.table.memory,
             shares=user.shares,
         )
         self.loop.connect(self._deliveries)
