@@ -95,7 +95,7 @@ for t in threads: t.join()
 def test_the_log_is_appended_and_can_be_begun_anew(tmp_path: Path) -> None:
     assert written('print("first")', tmp_path) == b"first\n"
     assert written('print("second")', tmp_path) == b"first\nsecond\n"
-    anew = 'print("third"); output.begin_anew(log); print("fourth"); os.system("echo fifth")'
+    anew = 'print("third"); output.begin_again(log); print("fourth"); os.system("echo fifth")'
     assert written(anew, tmp_path) == b"fourth\nfifth\n"
     older = tmp_path / "logs" / "worker-0.log.1"
     assert older.read_bytes() == b"first\nsecond\nthird\n"
@@ -117,7 +117,7 @@ full = os.open("/dev/full", os.O_WRONLY)
 os.dup2(full, 1); os.dup2(full, 2)
 print("lost")
 logging.warning("lost")
-output.begin_anew(log)
+output.begin_again(log)
 print("kept")
 """
     expected = "… 5 bytes of output are lost\nkept\n"
@@ -150,11 +150,11 @@ def replace(source, target):
 
 print("first")
 os.dup2 = replace
-output.begin_anew(log)
+output.begin_again(log)
 look()
 print("last")
 look()
-output.begin_anew(log)
+output.begin_again(log)
 look()
 print(lines)
 """

@@ -10,8 +10,8 @@ MOVING: tuple[Mutant, ...] = (
         "source-dropped-before-promotion",
         "A server that is drained leaves while it still has slices.",
         "core:RoutingTable.drained",
-        "self.draining - self._holders",
-        "self.draining",
+        "self.roster.draining - self._holders",
+        "self.roster.draining",
         f"{_MOVES}::test_with_rounds_no_contribution_is_sent_twice",
     ),
     mutant(

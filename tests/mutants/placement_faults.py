@@ -100,7 +100,7 @@ PLACEMENT: tuple[Mutant, ...] = (
         "goal-not-kept",
         "Slices that move get another goal with every new measurement.",
         "core:RoutingTable.goal",
-        "self._goal_for != self.staying or len(self._goal) != len(self._sizes)",
+        "goal.servers != staying or len(goal.routes) != len(self._sizes)",
         "True",
         f"{_LEAD}::test_moves_do_not_change_their_goal",
         f"{_LEAD}::test_slices_follow_the_throughput",

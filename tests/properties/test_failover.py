@@ -19,7 +19,7 @@ COMPUTED = Computed(0, (0.1,), m.ContributionReport(weight=1.0))
 
 
 def placed(servers: int, replicas: int) -> RoutingTable:
-    routing = RoutingTable(servers, 64, replicas)
+    routing = RoutingTable.begin(servers, 64, replicas)
     for server in range(servers):
         routing.join(server, ADDRESS)
     routing.place(SPEC)
@@ -32,7 +32,7 @@ def placed(servers: int, replicas: int) -> RoutingTable:
 
 def follow(routing: RoutingTable) -> None:
     """Let every server confirm the new routes."""
-    for server in routing.servers:
+    for server in routing.roster.servers:
         done = routing.on_placed(m.Placed(routing=routing.epoch, server=server))
     if routing.change is not None and done:
         routing.on_followed()
@@ -57,7 +57,11 @@ def test_every_slice_has_a_living_primary_or_is_reported_as_lost(
     on_its_way: list[tuple[m.CaughtUp, list[int]]] = []
     for what, number in happenings:
         server = number % servers
-        if what == "die" and server in routing.addresses and len(routing.addresses) > 1:
+        if (
+            what == "die"
+            and server in routing.roster.addresses
+            and len(routing.roster.addresses) > 1
+        ):
             lost = [slice_ for slice_, held in enumerate(copies) if held == {server}]
             loss = routing.lost_with(server)
             assert (loss.slices if loss is not None else 0) == len(lost)
@@ -65,7 +69,7 @@ def test_every_slice_has_a_living_primary_or_is_reported_as_lost(
                 return
             routing.lose_server(server, 1)
             copies = [held - {server} for held in copies]
-        elif what == "come" and server not in routing.addresses:
+        elif what == "come" and server not in routing.roster.addresses:
             routing.join(server, ADDRESS)
             routing.add_server(server, 1)
         elif what == "learn":
@@ -90,7 +94,7 @@ def test_every_slice_has_a_living_primary_or_is_reported_as_lost(
                 copies = [{route.primary, *route.replicas} for route in routing.routes]
         routing.check()
         for slice_, route in enumerate(routing.routes):
-            assert route.primary in routing.addresses
+            assert route.primary in routing.roster.addresses
             assert {route.primary, *route.replicas} <= copies[slice_], "a holder without a copy"
 
 

@@ -142,8 +142,7 @@ def test_seeds_are_missing_if_a_server_ignores_the_routing_epoch(monkeypatch) ->
 
 def test_seeds_are_missing_if_the_lead_ignores_the_routing_epoch(monkeypatch) -> None:
     def seeded(routing: RoutingTable, said: m.Seeded) -> None:
-        routing._seeded.add(said.server)
-        routing._begun = routing._begun or routing._seeded >= routing._holders
+        routing.seeding.on_seeded(said.server, routing._holders)
 
     monkeypatch.setattr(RoutingTable, "on_seeded", seeded)
     monkeypatch.setattr(RoutingTable, "check", lambda self: None)

@@ -94,7 +94,7 @@ def _fork(
 def _run(request: ChildRequest, sock: socket.socket) -> int:
     """Run a server or worker whose output goes to its log. Returns the exit status."""
     log = log_file(Path(request.run_dir), request.name)
-    control = SocketControl(sock, partial(output.begin_anew, log))
+    control = SocketControl(sock, partial(output.begin_again, log))
     try:
         if request.run_dir:
             output.send_to(log)

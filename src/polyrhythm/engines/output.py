@@ -48,7 +48,7 @@ def send_to(log: Path) -> None:
     sys.breakpointhook = _no_debugger
 
 
-def begin_anew(log: Path) -> None:
+def begin_again(log: Path) -> None:
     """Begin a new log. The present log is renamed and replaces the one that was renamed before.
 
     The new log gets its name when all output goes to it. So a reader that finds the new log knows

@@ -352,7 +352,7 @@ class Cuts:
         """Give up a cut if a server that has not written its part is lost. Without rounds: begin a cut
         that is due, and take it when nothing is in flight any more."""
         if self._state.cut is not None and (
-            lost := self._state.cut.unwritten - self._routing.addresses.keys()
+            lost := self._state.cut.unwritten - self._routing.roster.addresses.keys()
         ):
             self._give_up("cut-server-lost", {"server": min(lost)}, now_ns)
         if self._state.cut is not None:

@@ -146,7 +146,7 @@ class LeadMachine:
         fault = self._admission.fault(event.hello)
         if fault is not None:
             self._outbox.refuse(event.link, fault)
-        elif self._servers.join(event.link, event.hello, now_ns) and self._routing.gathered:
+        elif self._servers.join(event.link, event.hello, now_ns) and self._routing.roster.gathered:
             resumes = self._routing.resumes
             if resumes is not None and self._routing.spec is None:
                 self._servers.place(resumes)
@@ -157,7 +157,7 @@ class LeadMachine:
         fault = self._admission.fault(event.hello)
         if fault is not None:
             self._outbox.refuse(event.link, fault)
-        elif self._routing.gathered:
+        elif self._routing.roster.gathered:
             self._admit(event.link, event.hello, now_ns)
         else:
             self._admission.wait(event.link, event.hello)

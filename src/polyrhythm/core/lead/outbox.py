@@ -50,7 +50,7 @@ class LeadOutbox:
 
     def tell_servers(self, message: m.Message, servers: Iterable[int] | None = None) -> None:
         """Send a message to these servers, or to all."""
-        for server in self._routing.servers if servers is None else sorted(servers):
+        for server in self._routing.roster.servers if servers is None else sorted(servers):
             self.out.append(Send(server_name(server), message))
 
     def refuse(self, link: str, reason: Reason, *, ending: bool = False) -> None:
@@ -77,7 +77,7 @@ class LeadOutbox:
             routing=routing.epoch,
             spec=routing.spec,
             routes=routing.routes,
-            servers=routing.specs,
+            servers=routing.roster.specs,
             members=members,
             fresh=not routing.all_seeded,
             seat=self.seat.server,
@@ -112,12 +112,12 @@ class LeadOutbox:
         """Send the routes to a member, and tell it whether it must seed the slices. `secured`: the
         last contribution that it need not send again."""
         member.routed = True
-        seed = self._routing.seeds(member.worker)
+        seed = self._routing.seeding.seeds(member.worker)
         message = m.Routing(
             **self.identity(member),
             routes=self._routing.routes,
             seed=seed,
-            servers=self._routing.specs,
+            servers=self._routing.roster.specs,
             seat=self.seat.server,
             secured=secured,
         )

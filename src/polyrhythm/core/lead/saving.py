@@ -128,7 +128,7 @@ class Saving:
         if self._state.copied:
             primaries = {slice_: route.primary for slice_, route in enumerate(routing.routes)}
             self._state.copies = {
-                slice_: (server, routing.incarnations[server])
+                slice_: (server, routing.roster.incarnations[server])
                 for slice_, server in primaries.items()
             }
         self._state.wake_ns = now_ns + _PATIENCE_NS
@@ -153,9 +153,9 @@ class Saving:
     @property
     def lacks_copies(self) -> bool:
         """Whether a server with copies is lost."""
-        incarnations = self._routing.incarnations
+        incarnations = self._routing.roster.incarnations
         return any(
-            server not in self._routing.addresses or incarnations[server] != incarnation
+            server not in self._routing.roster.addresses or incarnations[server] != incarnation
             for server, incarnation in self._state.copies.values()
         )
 
@@ -168,12 +168,12 @@ class Saving:
             return
         if self._routing.change is not None and not copied:
             return
-        routes, incarnations = self._routing.routes, self._routing.incarnations
+        routes, incarnations = self._routing.routes, self._routing.roster.incarnations
         wanted: dict[int, list[int]] = {}
         busy: dict[int, int] = {}
         for slice_ in sorted(self._state.missing):
             server = self._state.copies[slice_][0] if copied else routes[slice_].primary
-            if server not in self._routing.addresses:
+            if server not in self._routing.roster.addresses:
                 continue  # its copies are lost, and the file is given up in a moment
             if self._state.asked.get(slice_) == (server, incarnations[server]):
                 busy[server] = busy.get(server, 0) + 1

@@ -95,7 +95,7 @@ def begin_state(job: JobSpec) -> LeadState[SyncPolicy]:
         mode=begin_mode(job, policy.traits),
         admission=Admission(job.job),
         opening=Opening(job.workers, job.start_timeout_s),
-        routing=RoutingTable(
+        routing=RoutingTable.begin(
             job.servers,
             job.slice_nbytes,
             job.replicas,

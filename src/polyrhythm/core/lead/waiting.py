@@ -58,8 +58,8 @@ class WaitReport:
             return waiting or self._policy.why()
         if routing.spec is not None and not routing.all_placed:
             return Waiting(Reason("placing"), opening.since_ns)
-        if routing.seeder is not None and not routing.all_seeded:
-            seeding = Reason("seeding", {"workers": [routing.seeder]})
+        if routing.seeding.seeder is not None and not routing.all_seeded:
+            seeding = Reason("seeding", {"workers": [routing.seeding.seeder]})
             return Waiting(seeding, opening.since_ns)
         gathering = Reason("gathering", {"absent": opening.missing(self._view.attached)})
         # when the start timeout is over, only the time limit ends the wait for the first model

@@ -9,8 +9,10 @@ from polyrhythm.wire.messages import Address, Route
 
 
 def checked() -> RoutingTable:
-    routing = RoutingTable(2, 1024)
-    routing.addresses = {server: Address("127.0.0.1", 7000 + server, "", "") for server in range(2)}
+    routing = RoutingTable.begin(2, 1024)
+    routing.roster.addresses = {
+        server: Address("127.0.0.1", 7000 + server, "", "") for server in range(2)
+    }
     routing.routes = (Route(0, (1,)), Route(1, (0,)))
     routing.check()
     return routing
@@ -18,7 +20,7 @@ def checked() -> RoutingTable:
 
 def test_a_route_to_a_lost_server_is_found() -> None:
     routing = checked()
-    del routing.addresses[1]
+    del routing.roster.addresses[1]
     for _ in range(2):
         with pytest.raises(InvariantBroken, match="slice 0 is routed to a server that was lost"):
             routing.check()
@@ -33,7 +35,7 @@ def test_a_server_that_holds_a_slice_twice_is_found() -> None:
 
 def test_a_lost_server_without_slices_breaks_nothing() -> None:
     routing = checked()
-    routing.addresses[2] = Address("127.0.0.1", 7002, "", "")
+    routing.roster.addresses[2] = Address("127.0.0.1", 7002, "", "")
     routing.check()
-    del routing.addresses[2]
+    del routing.roster.addresses[2]
     routing.check()

@@ -26,7 +26,7 @@ class SeededServers:
 
     def __init__(self, servers: int, replicas: int = 0) -> None:
         job = m.JobSpec(job="j", servers=servers, replicas=replicas, heartbeat_s=BEAT_S)
-        self.routing = RoutingTable(servers, 64, replicas)
+        self.routing = RoutingTable.begin(servers, 64, replicas)
         self.outbox = LeadOutbox(View(), self.routing)
         self.servers = Servers(
             ServersState(Suspicion(job.heartbeat_s)),
@@ -53,7 +53,7 @@ class SeededServers:
 
     def placed(self) -> bool:
         epoch = self.routing.epoch
-        said = [m.Placed(server=server, routing=epoch) for server in self.routing.servers]
+        said = [m.Placed(server=server, routing=epoch) for server in self.routing.roster.servers]
         return [self.servers.on_placed(message, 0) for message in said][-1]
 
 
@@ -69,7 +69,7 @@ def test_a_server_gets_the_number_that_it_asks_for_or_a_new_one() -> None:
     assert "is in this job already" in in_words(already.reason)
     assert never.reason.code == "server-taken"
     assert servers.join(-1) and servers.join(-1)
-    assert servers.routing.servers == [0, 1, 2, 3]
+    assert servers.routing.roster.servers == [0, 1, 2, 3]
 
 
 def test_a_job_whose_slices_cannot_move_keeps_its_servers() -> None:
@@ -105,7 +105,7 @@ def test_the_end_of_an_older_link_loses_no_server() -> None:
     servers = SeededServers(3, replicas=1)
     effects = servers.outbox.begin()
     assert servers.servers.on_link_ended(1, 99, "reset", 5) is None
-    assert effects == [] and 1 in servers.routing.addresses
+    assert effects == [] and 1 in servers.routing.roster.addresses
 
 
 def test_a_silent_server_is_lost_unless_it_has_the_only_copy() -> None:
@@ -127,10 +127,10 @@ def test_a_silent_server_is_lost_unless_it_has_the_only_copy() -> None:
 def test_a_server_that_ends_before_all_have_parameters_loses_nothing(replicas: int) -> None:
     """Not every server has the initial parameters yet, so the seeder sends them again."""
     servers = SeededServers(3, replicas)
-    servers.routing._begun = False
-    servers.routing.begin_anew()
+    servers.routing.seeding.done = False
+    servers.routing.begin_again()
     assert servers.servers.lose(2, ENDED, 5) is None
-    assert servers.routing.servers == [0, 1]
+    assert servers.routing.roster.servers == [0, 1]
     assert {route.primary for route in servers.routing.routes} == {0, 1}
 
 
@@ -138,13 +138,13 @@ def test_without_replicas_a_server_that_is_silent_before_all_have_parameters_is_
     None
 ):
     servers = SeededServers(3)
-    servers.routing._begun = False
+    servers.routing.seeding.done = False
     effects = servers.outbox.begin()
     wake_ns = servers.servers.suspicion.wake_ns
     assert wake_ns is not None
     servers.servers.suspect(wake_ns)
     assert notes(effects) == ["server-silent", "server-silent"]
-    assert servers.routing.servers == [0, 1, 2]
+    assert servers.routing.roster.servers == [0, 1, 2]
 
 
 @pytest.mark.parametrize(

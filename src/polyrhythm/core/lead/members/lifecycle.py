@@ -101,7 +101,7 @@ class Lifecycle:
         self._network.learn(worker_name(member.worker), plain(hello.host), hello.identity)
         # Tell the servers about the worker before the worker learns their addresses and dials them.
         self._outbox.introduce(member)
-        identity, servers = self._outbox.identity(member), self._routing.specs
+        identity, servers = self._outbox.identity(member), self._routing.roster.specs
         seat = self._outbox.seat.server
         self._outbox.tell(member, m.Admitted(**identity, job=self._job, servers=servers, seat=seat))
         what = "rejoined" if again else "joined"

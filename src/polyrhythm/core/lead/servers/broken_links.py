@@ -155,7 +155,7 @@ class BrokenLinks:
     def _may_lose(self, server: int) -> bool:
         return (
             server != self._seat.server
-            and server in self._routing.addresses
+            and server in self._routing.roster.addresses
             and self._routing.spares(server)
         )
 
@@ -201,7 +201,7 @@ class BrokenLinks:
 
     def _counts(self, pair: Pair, link: Broken, now_ns: int) -> bool:
         servers = [server for name in pair if (server := server_number(name)) is not None]
-        if not all(server in self._routing.addresses for server in servers):
+        if not all(server in self._routing.roster.addresses for server in servers):
             return False
         limit_ns = _FORGOTTEN_NS if link.lasts else self._over_ns
         return now_ns - link.reported_ns <= limit_ns or (link.lasts and self._waits(pair))

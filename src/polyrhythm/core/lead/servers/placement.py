@@ -93,7 +93,7 @@ class Placement:
         forecast = self._forecast()
         if forecast is None:
             return False
-        self._routing.lines = dict(forecast.lines)
+        self._routing.remember(forecast.lines)
         return self._consider(forecast, horizon(self._job, done))
 
     # -- measurements --------------------------------------------------------------------------
@@ -126,7 +126,7 @@ class Placement:
                 points = state.observed.setdefault(server, [])
                 points.append((float(held[server]), seconds))
                 del points[:-_ROUNDS]
-        for gone in state.observed.keys() - routing.addresses.keys():
+        for gone in state.observed.keys() - routing.roster.addresses.keys():
             del state.observed[gone]
         state.arrived_ns.clear()
         state.opened_ns = now_ns
@@ -137,7 +137,7 @@ class Placement:
         return True
 
     def _forecast(self) -> Forecast | None:
-        servers, state = self._routing.staying, self._state
+        servers, state = self._routing.roster.staying, self._state
         if self._elastic:
             return forecast_elastic(servers, state.observed)
         workers: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""Which servers the job has, which slices each of them holds, and which worker seeds them.
+"""Which slices each server holds, where slices move, and which worker seeds them.
 
 *Round 1 opens on the initial parameters of one worker, the seeder. If the seeder dies before every
 server has all parameters, the routing epoch rises and the servers allocate their slices again.
@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from polyrhythm.core.lead.servers.roster import Roster
 from polyrhythm.core.placement import steps
 from polyrhythm.core.placement.load import LoadLine
 from polyrhythm.core.placement.schemes import RING, SCHEMES, Lines
@@ -31,7 +32,6 @@ from polyrhythm.wire.messages import (
     Route,
     Row,
     Seeded,
-    ServerSpec,
 )
 
 
@@ -56,21 +56,57 @@ class Change:
     """Per server, the number of slices of which it becomes the primary."""
 
 
+class PlacementGoal(msgspec.Struct):
+    """The routes towards which slices move."""
+
+    scheme: str = RING
+    replicas: int = 0
+    lines: dict[int, LoadLine] = {}
+    """The last forecast of the time of a round on each server (`core/placement/forecast.py`)."""
+    routes: tuple[Route, ...] = ()
+    servers: tuple[int, ...] = ()
+    """The servers for which the goal was made."""
+
+
+class Seeding(msgspec.Struct):
+    """Which worker gives the servers their initial parameters, and which servers have them."""
+
+    restores: bool = False
+    """Whether servers read the initial parameters from a checkpoint, so that no worker seeds them."""
+    seeder: int | None = None
+    seeded: set[int] = set()
+    done: bool = False
+    """Whether every server has its initial parameters."""
+
+    def seeds(self, worker: int) -> bool:
+        """Whether this worker, which is about to get the routes, must seed. The first worker must
+        seed, unless the servers read a checkpoint."""
+        if self.restores:
+            return False
+        if self.seeder is None:
+            self.seeder = worker
+        return self.seeder == worker and not self.done
+
+    def on_seeded(self, server: int, holders: frozenset[int]) -> None:
+        """Note that a server has its parameters. `holders`: the servers that need them."""
+        self.seeded.add(server)
+        self.done = self.done or self.seeded >= holders
+
+    def begin_again(self) -> None:
+        self.seeder = None
+        self.seeded.clear()
+
+
 class RoutingTable(msgspec.Struct):
-    _expected: int
+    roster: Roster
+    seeding: Seeding
+    _goal: PlacementGoal
     _slice_nbytes: int
-    _replicas: int = 0
-    _scheme: str = RING
     slices_stay: bool = False
     """Whether slices cannot move, so that the job keeps its first servers. Workers that read the
     parameters in place cannot follow a slice to another server."""
-    restores: bool = False
-    """Whether servers read the initial parameters from a checkpoint, so that no worker seeds them."""
     resumes: ModelSpec | None = None
     """The model of the checkpoint from which the job resumes."""
-    addresses: dict[int, Address] = {}
-    incarnations: dict[int, int] = {}
-    """Per server, the routing epoch in which it joined."""
     spec: ModelSpec | None = None
     nbytes: int = 0
     routes: tuple[Route, ...] = ()
@@ -80,58 +116,42 @@ class RoutingTable(msgspec.Struct):
     servers, some servers are not in this set."""
     primary_since: dict[int, int] = {}
     """Per primary, the epoch in which its set of slices last grew."""
-    seeder: int | None = None
     change: Change | None = None
     """The change that not every server applies yet; None if there is none. Until every server
     applies it, workers use the old routes."""
-    draining: set[int] = set()
-    """The servers that must leave, and whose slices move to the others."""
-    lines: dict[int, LoadLine] = {}
-    """The last forecast of the time of a round on each server (`core/placement/forecast.py`)."""
-    _goal: tuple[Route, ...] = ()
-    _goal_for: tuple[int, ...] = ()
-    """The goal, and the servers for which it was made."""
-    _drained: set[int] = set()
-    """The numbers of servers that were drained and have left."""
-    _next: int = 0
-    """The number of the next server that joins when all of the first servers are present."""
     _settled: tuple[int, frozenset[int], frozenset[int]] = (-1, frozenset(), frozenset())
     """The routing epoch, the servers and the draining servers for which `advance` has found nothing
     to change."""
     _sizes: tuple[int, ...] = ()
     """The size of each slice in bytes."""
-    _gathered: bool = False
-    _begun: bool = False
     _holders: frozenset[int] = frozenset()
     _placed: dict[int, Placed] = {}
-    _seeded: set[int] = set()
     _copying: dict[tuple[int, int], tuple[int, frozenset[int]]] = {}
     """Per primary and learner: the epoch since which the learner copies all slices that it copies
     now, and the set of these slices."""
 
-    @property
-    def servers(self) -> list[int]:
-        return sorted(self.addresses)
-
-    @property
-    def specs(self) -> tuple[ServerSpec, ...]:
-        return tuple(
-            ServerSpec(server, self.addresses[server], self.incarnations[server])
-            for server in self.servers
-        )
-
-    @property
-    def gathered(self) -> bool:
-        """Whether every server of the job has joined at some time."""
-        return self._gathered or len(self.addresses) >= self._expected
+    @classmethod
+    def begin(
+        cls,
+        servers: int,
+        slice_nbytes: int,
+        replicas: int = 0,
+        scheme: str = RING,
+        *,
+        slices_stay: bool = False,
+        restores: bool = False,
+    ) -> "RoutingTable":
+        """The table of a job that no server has joined."""
+        goal = PlacementGoal(scheme, replicas)
+        return cls(Roster(servers), Seeding(restores), goal, slice_nbytes, slices_stay)
 
     @property
     def all_placed(self) -> bool:
-        return self.spec is not None and self._placed.keys() >= self.addresses.keys()
+        return self.spec is not None and self._placed.keys() >= self.roster.addresses.keys()
 
     @property
     def all_seeded(self) -> bool:
-        return self._begun
+        return self.seeding.done
 
     @property
     def moving(self) -> bool:
@@ -141,37 +161,15 @@ class RoutingTable(msgspec.Struct):
     @property
     def late(self) -> list[int]:
         """The servers that do not apply the last change of routes yet."""
-        return sorted(self.addresses.keys() - self._placed.keys())
+        return sorted(self.roster.addresses.keys() - self._placed.keys())
 
     @property
     def learning(self) -> int:
         """The number of copies of slices that learners are fetching."""
         return sum(len(route.learners) for route in self.routes)
 
-    def seat(self, asked: int) -> int | None:
-        """The number for a server that joins; None if it cannot have the number that it asks for. A
-        server that asks for none (-1) gets the highest free number of the first servers of the job,
-        because those on the lead's host have the lowest numbers. If all of these are present or were
-        drained, it gets the lowest number that no server has had."""
-        most = max(self._next, self._expected)
-        if asked >= 0:
-            return asked if asked <= most and asked not in self.addresses else None
-        free = set(range(self._expected)) - self.addresses.keys() - self._drained
-        return max(free, default=most)
-
     def join(self, server: int, address: Address) -> None:
-        self.addresses[server] = address
-        self.incarnations[server] = self.epoch + 1
-        self._next = max(self._next, server + 1)
-        self._gathered = self.gathered
-
-    def vacate(self, server: int) -> bool:
-        """Give up the place of a lost server. Returns True if no other process knows of the server;
-        then its number is free again."""
-        if self.gathered or server not in self.addresses:
-            return False
-        del self.addresses[server]
-        return True
+        self.roster.join(server, address, self.epoch + 1)
 
     def resume(self, epoch: int, spec: ModelSpec) -> None:
         """Continue from a checkpoint of this model that was made in this routing epoch: count
@@ -182,7 +180,7 @@ class RoutingTable(msgspec.Struct):
     def place(self, spec: ModelSpec) -> None:
         """Cut the first worker's model into slices, and route them."""
         self.spec = spec
-        layout = lay_out(spec, self._expected, self._slice_nbytes)
+        layout = lay_out(spec, self.roster.expected, self._slice_nbytes)
         self.nbytes = layout.nbytes
         self._sizes = tuple(
             slice_.length * layout.spaces[slice_.space].item_nbytes for slice_ in layout.slices
@@ -191,21 +189,17 @@ class RoutingTable(msgspec.Struct):
         self._route(steps.begin(self.goal, self.epoch))
 
     @property
-    def staying(self) -> tuple[int, ...]:
-        """The servers that are not drained."""
-        return tuple(server for server in self.servers if server not in self.draining)
-
-    @property
     def goal(self) -> tuple[Route, ...]:
         """The target routes for the servers that stay."""
-        if self._goal_for != self.staying or len(self._goal) != len(self._sizes):
-            self._goal, self._goal_for = self.propose(self.lines), self.staying
-        return self._goal
+        goal, staying = self._goal, self.roster.staying
+        if goal.servers != staying or len(goal.routes) != len(self._sizes):
+            goal.routes, goal.servers = self.propose(goal.lines), staying
+        return goal.routes
 
     @property
     def at_goal(self) -> bool:
         """Whether every slice has reached the goal, and no route changes."""
-        if not self._begun or self.change is not None or self.draining:
+        if not self.seeding.done or self.change is not None or self.roster.draining:
             return False
         return all(
             (now.primary, now.replicas, now.learners) == (then.primary, then.replicas, ())
@@ -215,18 +209,22 @@ class RoutingTable(msgspec.Struct):
     def propose(self, lines: Lines) -> tuple[Route, ...]:
         """The goal that the scheme would give with this forecast. As many slices as possible stay
         where they are."""
-        stays = steps.candidates(self.routes, self.staying)
-        scheme = SCHEMES[self._scheme]
-        return scheme.place(self._sizes, self.staying, self._replicas, stays, lines)
+        staying, goal = self.roster.staying, self._goal
+        stays = steps.candidates(self.routes, staying)
+        return SCHEMES[goal.scheme].place(self._sizes, staying, goal.replicas, stays, lines)
+
+    def remember(self, lines: Lines) -> None:
+        """Make the next goal with this forecast."""
+        self._goal.lines = dict(lines)
 
     def adopt(self, goal: tuple[Route, ...]) -> None:
         """Let the slices move towards this goal, which `propose` has given."""
-        self._goal, self._goal_for = goal, self.staying
+        self._goal.routes, self._goal.servers = goal, self.roster.staying
         self._settled = (-1, frozenset(), frozenset())
 
     def held(self, routes: Sequence[Route]) -> dict[int, int]:
         """Per server, the bytes of the slices of which it is the primary in these routes."""
-        held = dict.fromkeys(self.servers, 0)
+        held = dict.fromkeys(self.roster.servers, 0)
         for route, nbytes in zip(routes, self._sizes, strict=True):
             held[route.primary] += nbytes
         return held
@@ -267,43 +265,32 @@ class RoutingTable(msgspec.Struct):
 
     def slice_counts(self) -> list[int]:
         """Per server, the number of slices of which it is the primary."""
-        return [self.slice_count(server) for server in self.servers]
+        return [self.slice_count(server) for server in self.roster.servers]
 
     def on_placed(self, message: Placed) -> bool:
         """Note that a server has allocated its slices, or applies the routes. Returns True if all
         servers have done so now."""
-        if message.routing != self.epoch or message.server not in self.addresses:
+        if message.routing != self.epoch or message.server not in self.roster.addresses:
             return False
         self._placed[message.server] = message
         return self.all_placed
 
-    def seeds(self, worker: int) -> bool:
-        """Whether this worker, which is about to get the routes, must seed. The first worker must
-        seed, unless the servers read a checkpoint."""
-        if self.restores:
-            return False
-        if self.seeder is None:
-            self.seeder = worker
-        return self.seeder == worker and not self.all_seeded
-
     def on_seeded(self, message: Seeded) -> None:
         if message.routing == self.epoch:
-            self._seeded.add(message.server)
-            self._begun = self._begun or self._seeded >= self._holders
+            self.seeding.on_seeded(message.server, self._holders)
 
     def lose_seeder(self, worker: int) -> bool:
         """Note the removal of a worker. Returns True if it was the seeder; then the servers must
         allocate their slices again."""
-        if self.seeder != worker or self.all_seeded:
+        if self.seeding.seeder != worker or self.all_seeded:
             return False
-        self.begin_anew()
+        self.begin_again()
         return True
 
-    def begin_anew(self) -> None:
-        self.seeder = None
+    def begin_again(self) -> None:
+        self.seeding.begin_again()
         self.epoch += 1
         self._placed.clear()
-        self._seeded.clear()
         self._route(steps.begin(self.goal, self.epoch))
 
     # -- servers come and go while the job runs ------------------------------------------------
@@ -311,34 +298,30 @@ class RoutingTable(msgspec.Struct):
     def lost_with(self, server: int) -> SliceLoss | None:
         """The slices that are lost if this server has ended; None if there are none. *Before every
         server has the initial parameters nothing is lost: the seeder sends them again.*"""
-        gone = steps.orphaned(self.routes, server) if self._begun else []
+        gone = steps.orphaned(self.routes, server) if self.seeding.done else []
         return SliceLoss(len(gone), sum(self._sizes[slice_] for slice_ in gone)) if gone else None
 
     def spares(self, server: int) -> bool:
         """Whether the job would rather go on without this server than wait for it. *Without replicas
         the job waits for every server until round 1, because seeding again costs more than a silence
         that ends.*"""
-        return (self._begun or self._replicas > 0) and self.lost_with(server) is None
+        return (self.seeding.done or self._goal.replicas > 0) and self.lost_with(server) is None
 
     def lose_server(self, server: int, now_ns: int) -> bool:
         """Remove a server with which no slice is lost. Returns True if seeding must
         begin again, because not every server had its parameters yet. Otherwise the servers change
         to routes without the lost server."""
-        self._remove(server)
+        self.roster.remove(server)
         if self.spec is None:
             return False
         if not self.all_seeded:
             self.routes = ()
-            self.begin_anew()
+            self.begin_again()
             return True
         goal = self.goal
         routes = steps.without(self.routes, server, goal, self.epoch + 1)
         self._change(self._with_learners(routes, goal), now_ns).lost.append(server)
         return False
-
-    def _remove(self, server: int) -> None:
-        del self.addresses[server]
-        self.draining.discard(server)
 
     def add_server(self, server: int, now_ns: int) -> int:
         """Let a server that has joined the running job learn the slices that the target routes give it.
@@ -366,16 +349,16 @@ class RoutingTable(msgspec.Struct):
     def drain(self, server: int, now_ns: int) -> bool:
         """Begin to move the slices of this server to the others, because it must leave. Returns
         True if the routes change."""
-        self.draining.add(server)
-        if not self._begun or self.change is not None:
+        self.roster.draining.add(server)
+        if not self.seeding.done or self.change is not None:
             return False
         return self.advance(now_ns, promotes=False)
 
     def advance(self, now_ns: int, *, promotes: bool = True) -> bool:
         """Take the next steps towards the goal: promote every slice whose copies are ready
         (`promotes`), and let servers learn the next slices. Returns True if the routes change."""
-        here = (self.epoch, frozenset(self.addresses), frozenset(self.draining))
-        if self.change is not None or not self._begun or self._settled == here:
+        here = (self.epoch, frozenset(self.roster.addresses), frozenset(self.roster.draining))
+        if self.change is not None or not self.seeding.done or self._settled == here:
             return (
                 False  # this method is called after every round, and usually there is nothing to do
             )
@@ -391,18 +374,13 @@ class RoutingTable(msgspec.Struct):
 
     def drained(self) -> list[int]:
         """The draining servers that hold no slice any more."""
-        if self.change is not None or not self._begun:
+        if self.change is not None or not self.seeding.done:
             return []
-        return sorted(self.draining - self._holders)
-
-    def has_left(self, server: int) -> bool:
-        """Whether this server was drained, and the others go on without it."""
-        return server in self._drained and server not in self.addresses
+        return sorted(self.roster.draining - self._holders)
 
     def leave(self, server: int, now_ns: int) -> None:
         """Remove a server that was drained: the others go on without it."""
-        self._remove(server)
-        self._drained.add(server)
+        self.roster.remove(server, drained=True)
         self._change(self.routes, now_ns).left.append(server)
 
     def _change(self, routes: tuple[Route, ...], now_ns: int) -> Change:
@@ -426,17 +404,17 @@ class RoutingTable(msgspec.Struct):
         return change, rows, versions
 
     def check(self) -> None:
-        if not self._begun:
+        if not self.seeding.done:
             self._check_seeding()
         self._check_routes()
 
     def _check_seeding(self) -> None:
         """Check a job in which not every server has its parameters yet."""
-        if self.seeder is not None and not self.all_placed:
+        if self.seeding.seeder is not None and not self.all_placed:
             raise InvariantBroken(
-                f"w{self.seeder} seeds servers that have not allocated their slices"
+                f"w{self.seeding.seeder} seeds servers that have not allocated their slices"
             )
-        if not self._seeded <= self._placed.keys():
+        if not self.seeding.seeded <= self._placed.keys():
             raise InvariantBroken(
                 "a server counts as seeded, but has not allocated its slices in this epoch"
             )
@@ -445,7 +423,7 @@ class RoutingTable(msgspec.Struct):
         for slice_, route in enumerate(self.routes):
             if len(set(route.holders)) != len(route.holders):
                 raise InvariantBroken(f"slice {slice_} is on one server twice: {route}")
-            if not set(route.holders) <= self.addresses.keys():
+            if not set(route.holders) <= self.roster.addresses.keys():
                 raise InvariantBroken(
                     f"slice {slice_} is routed to a server that was lost: {route}"
                 )

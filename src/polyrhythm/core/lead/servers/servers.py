@@ -61,7 +61,7 @@ class Servers:
     def join(self, link: str, hello: m.ServerHello, now_ns: int) -> bool:
         """Admit a server that asks to join. Returns False if it is refused."""
         routing = self._routing
-        server = routing.seat(hello.server)
+        server = routing.roster.seat(hello.server)
         if server is not None and server >= self._job.servers and routing.slices_stay:
             full = Reason("servers-full", {"name": hello.name, "servers_wanted": self._job.servers})
             self._outbox.refuse(link, full)
@@ -71,7 +71,7 @@ class Servers:
             return False
         routing.join(server, hello.address)
         self._network.learn(server_name(server), plain(hello.host), hello.address.identity)
-        self._outbox.do(Bind(link, server_name(server), routing.incarnations[server]))
+        self._outbox.do(Bind(link, server_name(server), routing.roster.incarnations[server]))
         if hello.server < 0:
             seat = self._outbox.seat
             admitted = m.Admitted(
@@ -89,7 +89,7 @@ class Servers:
             self.send_routes()
         # the seeder must send the initial parameters again, because not every server had them
         elif routing.spec is not None:
-            routing.begin_anew()
+            routing.begin_again()
             self.send_routes()
         return True
 
@@ -117,7 +117,8 @@ class Servers:
         """Note that a server has allocated its slices, or applies new routes. Returns True if all
         servers have done so now."""
         known = (
-            message.server in self._routing.addresses and message.server != self._outbox.seat.server
+            message.server in self._routing.roster.addresses
+            and message.server != self._outbox.seat.server
         )
         if known and message.server not in self.suspicion:
             self.suspicion.expect(message.server, now_ns)
@@ -126,7 +127,7 @@ class Servers:
     def on_caught_up(self, message: m.CaughtUp, now_ns: int) -> bool:
         """Note that a learner has caught up with its primary. Returns False if the message is
         outdated."""
-        if message.server not in self._routing.addresses:
+        if message.server not in self._routing.roster.addresses:
             return False
         slices = self._routing.on_caught_up(message, now_ns)
         if not slices:
@@ -170,7 +171,9 @@ class Servers:
                 lost=[server_name(server) for server in change.lost],
                 promoted=_by_name(change.promoted),
                 seconds=(now_ns - change.since_ns) / 1e9,
-                slices=_by_name(dict(zip(routing.servers, routing.slice_counts(), strict=True))),
+                slices=_by_name(
+                    dict(zip(routing.roster.servers, routing.slice_counts(), strict=True))
+                ),
                 learning=routing.learning,
             )
         return change, rows, versions
@@ -192,20 +195,22 @@ class Servers:
         for this; empty if the server asks itself. A server that asks when all servers have joined, and
         before round 1, leaves in round 1. Returns why that is not possible; else None."""
         routing = self._routing
-        if routing.has_left(server):
+        if routing.roster.has_left(server):
             # this is the second request; during the change, `dismiss` will answer both
             if routing.change is None or server not in routing.change.left:
                 self._operators.done(DRAIN, _drained(server), server=server)
             return None
-        if server not in routing.addresses:
-            return Reason("drain-unknown", {"server": server, "servers": list(routing.servers)})
+        if server not in routing.roster.addresses:
+            return Reason(
+                "drain-unknown", {"server": server, "servers": list(routing.roster.servers)}
+            )
         if server == self._outbox.seat.server:
             return Reason("drain-lead", {"server": server})
         if routing.slices_stay:
             return Reason("slices-stay", {"kind": self._job.kind, "sync": self._job.sync})
-        if not routing.all_seeded and (by or not routing.gathered):
+        if not routing.all_seeded and (by or not routing.roster.gathered):
             return Reason("drain-early", {"server": server})
-        if server in routing.draining:
+        if server in routing.roster.draining:
             return None
         self._outbox.note("draining", server=server, by=by, slices=routing.slice_count(server))
         if routing.drain(server, now_ns):
@@ -218,7 +223,7 @@ class Servers:
         self._silent.discard(server)
         self._network.forget(server_name(server))
         self._outbox.stop_server(server, _drained(server))
-        self._outbox.note("drained", server=server, left=len(self._routing.addresses))
+        self._outbox.note("drained", server=server, left=len(self._routing.roster.addresses))
         self._operators.done(DRAIN, _drained(server), server=server)
 
     # -- servers are lost ----------------------------------------------------------------------
@@ -227,7 +232,7 @@ class Servers:
         """Let replicas take over from this server. `noticed`: how the loss was noticed. Returns why
         the job cannot continue if a slice has no other copy; else None."""
         routing = self._routing
-        if server not in routing.addresses:
+        if server not in routing.roster.addresses:
             return None
         self.suspicion.forget(server)
         self._silent.discard(server)
@@ -248,7 +253,7 @@ class Servers:
             "server-lost",
             server=server,
             **noticed.noted(),
-            left=len(routing.addresses),
+            left=len(routing.roster.addresses),
             servers=self._job.servers,
         )
         if routing.spec is not None:
@@ -262,9 +267,9 @@ class Servers:
     ) -> Reason | None:
         """Handle the end of a server's link. Returns why the job cannot continue; None if it
         can."""
-        if self._routing.vacate(server):
+        if self._routing.roster.vacate(server):
             self._outbox.note("server-left", server=server, **_link_ended(detail).noted())
-        elif incarnation in (0, self._routing.incarnations.get(server)):
+        elif incarnation in (0, self._routing.roster.incarnations.get(server)):
             return self.lose(server, _link_ended(detail), now_ns)
         return None
 
@@ -274,9 +279,9 @@ class Servers:
         """Handle the report of a server that its link to the server `peer` has ended, so one of the
         two must leave: the lead's own server stays, otherwise the server that reports first.
         Returns why the job cannot continue; None if it can."""
-        if server not in self._routing.addresses:
+        if server not in self._routing.roster.addresses:
             return None
-        if incarnation != self._routing.incarnations.get(peer):
+        if incarnation != self._routing.roster.incarnations.get(peer):
             return None  # the report is about an earlier server with this number
         lost = server if peer == self._outbox.seat.server else peer
         told = server if lost == peer else peer
@@ -285,13 +290,13 @@ class Servers:
 
     def present(self, server: int, incarnation: int | None = None) -> bool:
         """Whether this server, with this incarnation if one is given, is part of the job."""
-        known = self._routing.incarnations.get(server)
-        return server in self._routing.addresses and incarnation in (None, known)
+        known = self._routing.roster.incarnations.get(server)
+        return server in self._routing.roster.addresses and incarnation in (None, known)
 
     # -- signs of life -------------------------------------------------------------------------
 
     def beat(self, server: int, now_ns: int) -> None:
-        if server not in self._routing.addresses:
+        if server not in self._routing.roster.addresses:
             return
         if server in self._silent:
             self._silent.remove(server)
