@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from polyrhythm.api.hosts import Here
-from polyrhythm.api.values import one_of
+from polyrhythm.api.saying import say
+from polyrhythm.api.values import a_time, one_of, seconds
 from polyrhythm.core.combinations import OF_COMMANDS, WITHOUT_EFFECT, broken, check, sharing_fault
 from polyrhythm.core.link_kinds import AUTO, TCP
 from polyrhythm.core.migration import DELIVERING
@@ -20,6 +21,7 @@ from polyrhythm.core.names import is_loopback
 from polyrhythm.core.sync.registry import choose_policy, traits_of
 from polyrhythm.core.values import Schedule
 from polyrhythm.errors import StoreError, UsageError
+from polyrhythm.io.addresses import await_listener
 from polyrhythm.learn.slowdowns import Slowdowns
 from polyrhythm.runtime.choices import DIGESTS
 from polyrhythm.wire.messages import JobSpec
@@ -71,7 +73,7 @@ def check_host(host: str, insecure: bool) -> None:
     )
 
 
-def check_way_in(connect: str, link: str, digest: str) -> tuple[str, int]:
+def check_way_in(connect: str, link: str, digest: str, wait: str | None = None) -> tuple[str, int]:
     """Check the flags with which `polyrhythm worker` and `polyrhythm server` join a job. Returns
     the address of the lead."""
     address = parse_address(connect)
@@ -83,7 +85,16 @@ def check_way_in(connect: str, link: str, digest: str) -> tuple[str, int]:
         )
     one_of(_LINKS_FROM_OUTSIDE)("--link", link)
     one_of(DIGESTS)("--digest", digest)
+    if wait is not None:
+        a_time("--wait", wait)
     return address
+
+
+def await_job(host: str, port: int, wait: str | None) -> None:
+    """Wait until the job listens, at most for the time that the user gives (`--wait`)."""
+    if wait is not None:
+        say(f"waiting up to {wait} for the job at {host}:{port}")
+        await_listener(host, port, seconds(wait))
 
 
 def parse_address(text: str) -> tuple[str, int] | None:

@@ -27,6 +27,13 @@ SecretFile = Annotated[
         " this machine. The variable POLYRHYTHM_SECRET may contain its text instead.",
     ),
 ]
+Wait = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TIME",
+        help="Wait this long, such as 60 (seconds) or 10min, until the job listens at its address.",
+    ),
+]
 LinkFromOutside = Annotated[
     str,
     typer.Option(help="How processes are linked: auto (shared memory where possible), or tcp."),

@@ -45,6 +45,14 @@ def next_run_dir(run_dir: Path) -> Path:
                 return path
 
 
+def runs_named(runs_dir: Path, name: str) -> list[Path]:
+    """The folders of the runs of one job, as `next_run_dir` names them: the newest first."""
+    found = [runs_dir / name] if (runs_dir / name).is_dir() else []
+    while (path := runs_dir / f"{name}-{len(found) + 1}").is_dir() and found:
+        found.append(path)
+    return found[::-1]
+
+
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
     """Turn an OSError of the body into an error that names the folder."""

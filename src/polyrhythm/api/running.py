@@ -13,7 +13,7 @@ from polyrhythm.api.folders import discarded_if_not_started, next_run_dir, writi
 from polyrhythm.api.hosts import Here, child_requests
 from polyrhythm.api.result import Result, result_of_run
 from polyrhythm.api.saying import tell
-from polyrhythm.api.secret import SECRET
+from polyrhythm.api.secret import SECRET, given_secret
 from polyrhythm.core.supervision import Loss, NewestCheckpoint, Resuming
 from polyrhythm.engines.engine import (
     INLINE,
@@ -167,7 +167,7 @@ def _run(
     with writing(run_dir):
         write_process(run_dir)
         write_job(run_dir, spec)
-        create_secret(run_dir / SECRET)
+        create_secret(run_dir / SECRET, given_secret())
     requests = child_requests(spec, run_dir, here=here, secret_file=run_dir / SECRET, **how)
     # The inline engine runs the job in this process, where a debugger of the user may need the
     # terminal: print no table there.

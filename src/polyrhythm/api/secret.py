@@ -1,6 +1,10 @@
 """Finds the secret of the job that a command joins: in a file that the user names, in the
 environment, or through the index of this user's jobs on this host. The secret is never given on the
-command line, because `ps` shows command lines to all users."""
+command line, because `ps` shows command lines to all users.
+
+*A command that starts a job takes the secret from the environment too.* So a launcher gives one secret
+to all processes of a job, before any of them runs.
+"""
 
 import os
 from dataclasses import dataclass
@@ -26,6 +30,13 @@ class Known:
     path: str = ""
     """The path of the job's file, as it was given to `train`; empty unless this user started the
     job on this host."""
+
+
+def given_secret() -> Secret | None:
+    """The secret that the environment gives to a job that begins; None if it gives none. The variable
+    stays, because a job may begin again in this process (`--on-loss resume`)."""
+    text = os.environ.get(VARIABLE)
+    return None if text is None else parse_secret(os.fsencode(text), f"${VARIABLE}")
 
 
 def find_secret(host: str, port: int, file: Path | None) -> Known:

@@ -3,10 +3,12 @@ that a running job uses."""
 
 from pathlib import Path
 
+from polyrhythm.api.folders import runs_named
 from polyrhythm.errors import UsageError
 from polyrhythm.observe.runs import find_run, load_run, running
 from polyrhythm.store.checkpoints import FOLDER
-from polyrhythm.store.objects import folder_of
+from polyrhythm.store.listing import listing
+from polyrhythm.store.objects import folder_of, open_store
 
 
 def url_of(target: str | None, runs_dir: Path) -> str:
@@ -30,6 +32,25 @@ def url_of_run(run: Path) -> str:
     if (run / FOLDER).is_dir() or job is None or not job.store:
         return str(run.resolve())
     return job.store
+
+
+def continuable(name: str | None, store: str | None, runs_dir: Path) -> str | None:
+    """The store from which a job continues that a launcher starts again (`train --resume`): the job's
+    own, or that of its newest run with a checkpoint. None: no checkpoint is whole, so the job
+    begins."""
+    if store is not None:
+        return store if _has_checkpoint(store) else None
+    if name is None:
+        raise UsageError("--resume needs --name or --store, by which the job finds its checkpoints")
+    urls = (url_of_run(run) for run in runs_named(runs_dir, name))
+    return next(filter(_has_checkpoint, urls), None)
+
+
+def _has_checkpoint(url: str) -> bool:
+    folder = folder_of(url)
+    if folder is not None and not folder.is_dir():
+        return False
+    return any(each.fault is None for each in listing(open_store(url)))
 
 
 def check_unused(url: str, runs_dir: Path) -> None:

@@ -8,6 +8,8 @@ line at once.
 import atexit
 import gc
 import importlib
+import os
+import signal
 import sys
 from collections.abc import Iterable, Sequence
 from typing import Annotated
@@ -101,6 +103,10 @@ def run() -> None:
     """The entry point of the program. It ends the process when the command is done."""
     outlive_readers()
     raise_limit()
+    if os.getpid() == 1:
+        # In a container this is the first process, which the kernel spares from signals without a
+        # handler. The job sets its own handlers later.
+        signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     names = called(sys.argv[1:])
     if names == ("simulate",):
         # Garbage collection would visit all objects of the simulation, during the run and when

@@ -1,5 +1,7 @@
 """`polyrhythm resume`: continues a job from its newest checkpoint that is whole."""
 
+import inspect
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,7 +20,7 @@ from polyrhythm.api.checks import (
 from polyrhythm.api.fetching import fetch_for
 from polyrhythm.api.folders import discarded_if_not_started, make_run_dir, next_run_dir
 from polyrhythm.api.hosts import Here, cluster_of
-from polyrhythm.api.options import Group, Option, check_values, fields_of
+from polyrhythm.api.options import Group, Option, check_values, fields_of, options_of
 from polyrhythm.api.saying import say, say_starting
 from polyrhythm.api.stores import check_unused, url_of
 from polyrhythm.api.training import train
@@ -90,8 +92,24 @@ def resume(
 
       polyrhythm resume s3://bucket/mine --sync ssp:4
     """
+    resume_job(
+        source, options, checkpoint, no_slowdowns=no_slowdowns, as_json=json_, verbose=verbose
+    )
+
+
+def resume_job(
+    source: str,
+    options: Mapping[str, Any],
+    checkpoint: int | None = None,
+    *,
+    no_slowdowns: bool = False,
+    as_json: bool,
+    verbose: bool,
+) -> None:
+    """Continue a job as the command `resume` does. `options`: values for all options of the list that
+    this command has."""
     check_values(train, options)
-    runs_dir, quiet = options["runs_dir"], options["quiet"] or json_
+    runs_dir, quiet = options["runs_dir"], options["quiet"] or as_json
     opened = _store_of(source, runs_dir)
     found = _find(opened, checkpoint)
     changes = fields_of(train, options)
@@ -149,7 +167,15 @@ def resume(
         link=spec.link,
         **{name: options[name] for name in _OF_PROCESSES},
     )
-    launch(run, as_json=json_, verbose=verbose)
+    launch(run, as_json=as_json, verbose=verbose)
+
+
+def with_defaults_of_resume(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that the command has, with the values given to `train`; for the rest, the job keeps
+    its settings."""
+    listed = inspect.signature(resume).parameters
+    names = options_of(train).keys() & listed.keys()
+    return {name: given.get(name, listed[name].default) for name in sorted(names)}
 
 
 _OF_PROCESSES = ("digest", "host", "port", "threads", "devices", "trace", "check", "debug")

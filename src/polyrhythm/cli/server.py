@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from polyrhythm.api import flags
-from polyrhythm.api.checks import check_host, check_way_in
+from polyrhythm.api.checks import await_job, check_host, check_way_in
 from polyrhythm.api.saying import say
 from polyrhythm.api.secret import find_secret
 from polyrhythm.api.values import a_port
@@ -28,6 +28,7 @@ def server(
     ] = False,
     secret_file: flags.SecretFile = None,
     job_id: flags.JobId = "",
+    wait: flags.Wait = None,
     link: flags.LinkFromOutside = "auto",
     digest: flags.Digest = "auto",
     debug: flags.Debug = False,
@@ -46,10 +47,11 @@ def server(
 
       polyrhythm server --connect 127.0.0.1:7000 --port 7001
     """
-    lead_host, lead_port = check_way_in(connect, link, digest)
+    lead_host, lead_port = check_way_in(connect, link, digest, wait)
     a_port("--port", port)
     if host:
         check_host(host, insecure)
+    await_job(lead_host, lead_port, wait)
     known = find_secret(lead_host, lead_port, secret_file)
     rest_at_once()
     say(f"importing torch, then connecting to {lead_host}:{lead_port}")

@@ -7,12 +7,15 @@ import typer
 
 from polyrhythm.api import flags
 from polyrhythm.api.code import find_code
+from polyrhythm.api.folders import runs_named
 from polyrhythm.api.options import Group, Option, with_defaults_of
+from polyrhythm.api.saying import say
 from polyrhythm.api.training import train as run_train
 from polyrhythm.cli.config import given_of, print_config, read_config
 from polyrhythm.cli.help import HelpAll
 from polyrhythm.cli.keywords import flags_from
 from polyrhythm.cli.launch import launch
+from polyrhythm.core.values import shown
 
 _Job = Annotated[
     str,
@@ -35,6 +38,16 @@ Config = Annotated[
         is_eager=True,
     ),
 ]
+Resume = Annotated[
+    bool,
+    Option(
+        "Continue from the newest checkpoint, if there is one. It is looked for in --store, or in the"
+        " runs of this --name. For launchers that start a command again after a failure.",
+        "--resume",
+        group=Group.RESULTS,
+        common=True,
+    ),
+]
 ShowConfig = Annotated[
     bool,
     Option("Print every setting and its source, and exit.", "--show-config", group=Group.JOB),
@@ -50,6 +63,7 @@ def train(
     verbose: flags.Verbose = False,
     config: Config = None,
     show_config: ShowConfig = False,
+    resume: Resume = False,
     help_all: HelpAll = False,
     **options: Any,
 ) -> None:
@@ -80,7 +94,28 @@ def train(
         return
     if json_:
         given["quiet"] = True
+    if resume and _continue(job, given, as_json=json_, verbose=verbose):
+        return
     launch(lambda: run_train(job, **given), as_json=json_, verbose=verbose)
+
+
+def _continue(job: str, given: dict[str, Any], *, as_json: bool, verbose: bool) -> bool:
+    """Continue the job from its newest checkpoint. Returns False if it has none; the job then begins,
+    in a folder of the next name if an earlier run has the name."""
+    # Only this path needs the modules of stores, whose import takes a while.
+    from polyrhythm.api.stores import continuable
+    from polyrhythm.cli.resume import resume_job, with_defaults_of_resume
+
+    settings = with_defaults_of(find_code(job), run_train, given)
+    name, store = settings.get("name"), settings.get("store")
+    runs_dir = Path(settings.get("runs_dir", flags.RUNS)).expanduser()
+    source = continuable(name, store, runs_dir)
+    if name is not None and (before := runs_named(runs_dir, name)):
+        given["name"] = f"{name}-{len(before) + 1}"
+    if source is not None:
+        say(f"polyrhythm: the job continues from its newest checkpoint in {shown(source)}")
+        resume_job(source, with_defaults_of_resume(given), as_json=as_json, verbose=verbose)
+    return source is not None
 
 
 def _from_job(job: str, given: dict[str, Any]) -> tuple[str, dict[str, Any]]:

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from polyrhythm.api import flags
-from polyrhythm.api.checks import check_way_in
+from polyrhythm.api.checks import await_job, check_way_in
 from polyrhythm.api.saying import say
 from polyrhythm.api.secret import find_secret
 from polyrhythm.api.values import at_least
@@ -20,9 +20,11 @@ from polyrhythm.core.devices import parse_devices
 from polyrhythm.core.values import name_fault
 from polyrhythm.errors import PolyrhythmError, UsageError
 from polyrhythm.io.limits import none_left
+from polyrhythm.io.secretfile import VARIABLE
 from polyrhythm.learn.load import check_job
 from polyrhythm.learn.slowdowns import Slowdown
 from polyrhythm.observe.reasons import in_words
+from polyrhythm.wire.proof import Secret
 
 
 def worker(
@@ -38,6 +40,7 @@ def worker(
     ] = None,
     secret_file: flags.SecretFile = None,
     job_id: flags.JobId = "",
+    wait: flags.Wait = None,
     accept_code: Annotated[
         bool,
         typer.Option(
@@ -123,7 +126,7 @@ def worker(
 
       polyrhythm worker mine.py --colocate --insecure --connect 10.0.0.5:7000 --secret-file secret
     """
-    host, port = check_way_in(connect, link, digest)
+    host, port = check_way_in(connect, link, digest, wait)
     if insecure and not colocate:
         raise UsageError("--insecure is about the server that --colocate starts: give both")
     if threads is not None:
@@ -146,6 +149,7 @@ def worker(
     }
     slowdowns = {flag: text for flag, text in flags_given.items() if text is not None}
     Slowdown().amended(slowdowns)
+    await_job(host, port, wait)
     known = find_secret(host, port, secret_file)
     say(f"importing torch, then connecting to {host}:{port}")
     # Import this only after the checks of the flags, because it imports torch, which takes seconds.
@@ -155,11 +159,11 @@ def worker(
     beside = ["--connect", connect, "--link", link, "--digest", digest]
     if job_id:
         beside += ["--job", job_id]
-    if secret_file is not None:
-        beside += ["--secret-file", str(secret_file)]
+    if wait is not None:
+        beside += ["--wait", wait]
     if insecure:
         beside.append("--insecure")
-    with _server_beside(beside) if colocate else nullcontext():
+    with _server_beside(beside, known.secret) if colocate else nullcontext():
         try:
             status = run_remote(
                 host,
@@ -190,11 +194,11 @@ def worker(
 
 
 @contextmanager
-def _server_beside(arguments: list[str]) -> Iterator[None]:
+def _server_beside(arguments: list[str], secret: Secret) -> Iterator[None]:
     """Run `polyrhythm server` beside this worker. Leave when it has ended: by itself when the job ends,
     and otherwise, if the worker leaves before, after it has moved its slices away."""
     command = [sys.executable, "-m", "polyrhythm", "server", *arguments]
-    with subprocess.Popen(command) as process:
+    with subprocess.Popen(command, env={**os.environ, VARIABLE: secret.text}) as process:
         try:
             yield
         except BaseException:

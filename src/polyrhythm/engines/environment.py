@@ -20,8 +20,8 @@ AT_REST = {"OMP_WAIT_POLICY": "passive"}
 def environment(threads: Sequence[int]) -> Mapping[str, str]:
     """The environment of the processes. `threads`: the number of threads of each worker on this
     host. If every worker has one thread, only servers use several, and a spinning thread of a
-    server would take a core from a worker. A secret in the environment of this process belongs to
-    another job, so it is not passed on."""
+    server would take a core from a worker. A secret is not passed on in the environment: processes get
+    it over their control sockets."""
     rest = AT_REST if max(threads, default=1) == 1 else {}
     inherited = {name: value for name, value in os.environ.items() if name != VARIABLE}
     return {**BEYOND_CACHE, **WITHOUT_CUDA_INIT, **rest, **inherited}

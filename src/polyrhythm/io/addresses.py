@@ -1,7 +1,8 @@
-"""Checks of addresses that need no connection. Commands make them before they import anything that
-connects."""
+"""Checks of addresses that commands make before they import anything that connects as a process of the
+job."""
 
 import socket
+import time
 
 from polyrhythm.core.names import is_loopback
 
@@ -11,6 +12,23 @@ cannot connect to these addresses themselves."""
 
 
 _TIMEOUT_S = 2.0
+
+
+_AGAIN_S = 1.0
+"""How soon another attempt to connect may follow."""
+
+
+def await_listener(host: str, port: int, wait_s: float) -> None:
+    """Wait until a process listens at this address, which need not be known to the name service yet.
+    Return without one after `wait_s` seconds: the command that connects then says what is wrong."""
+    until_s = time.monotonic() + wait_s
+    while (left_s := until_s - time.monotonic()) > 0:
+        try:
+            socket.create_connection((host, port), timeout=min(left_s, _TIMEOUT_S)).close()
+        except OSError:
+            time.sleep(min(_AGAIN_S, max(0.0, until_s - time.monotonic())))
+        else:
+            return
 
 
 def nothing_listens(host: str, port: int) -> bool:

@@ -9,7 +9,8 @@ from polyrhythm.errors import UsageError
 from polyrhythm.wire.proof import FEWEST_CHARACTERS, Secret
 
 VARIABLE = "POLYRHYTHM_SECRET"
-"""The environment variable from which a command that joins a job may get the secret."""
+"""The environment variable from which a command may get the secret of the job that it joins or
+starts."""
 _RANDOM_NBYTES = 32
 _MOST_NBYTES = 4096
 _ROOT = 0
@@ -20,9 +21,10 @@ def fresh_secret() -> Secret:
     return Secret(secrets.token_hex(_RANDOM_NBYTES))
 
 
-def create_secret(path: Path) -> Secret:
-    """Write a new secret to a new file of mode 0600. Raises OSError if it cannot be written."""
-    secret = fresh_secret()
+def create_secret(path: Path, secret: Secret | None = None) -> Secret:
+    """Write this secret, or a fresh one, to a new file of mode 0600. Raises OSError if it cannot be
+    written."""
+    secret = secret or fresh_secret()
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     with open(fd, "w") as file:
         os.fchmod(fd, 0o600)
