@@ -68,10 +68,7 @@ class OwnCluster(RayCluster):
 
     def end(self) -> None:
         self.keeper.kill()
-
-    def has_ended(self) -> bool:
-        """Whether its end has begun."""
-        return self.keeper.poll() is not None
+        self.keeper.wait(60)
 
 
 @contextlib.contextmanager

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
@@ -84,7 +85,7 @@ class Run:
         job is stopped."""
         file = self.folder / "job.py"
         file.write_text(JOB)
-        job = JobSpec(job="j" * 8, name=str(file), path=str(file), **settings)
+        job = JobSpec(job=uuid.uuid4().hex[:8], name=str(file), path=str(file), **settings)
         here = Here.of(job, None, None, most)
         requests = child_requests(job, self.folder, link="auto", digest="auto", here=here)
         left = list(steps)

@@ -198,11 +198,9 @@ def test_the_end_of_the_cluster_ends_the_job_with_one_line(tmp_path: Path) -> No
     """The cluster is one of its own, because other tests need the shared one."""
     with own_cluster() as cluster:
         run = Run(tmp_path, cluster)
-        trains = [
-            (lambda: run.lines("rounds"), cluster.end),
-            (cluster.has_ended, lambda: None),
-        ]
-        outcome = run.run(trains, workers=1, servers=2)
+        never = (lambda: False, lambda: None)  # the job ends by itself
+        steps = [(lambda: run.lines("rounds"), cluster.end), never]
+        outcome = run.run(steps, workers=1, servers=2)
         assert outcome.failed is not None
         assert "the cluster has ended, or has lost the node of this command" in outcome.failed
         assert not [line for line in run.said if "\n" in line]

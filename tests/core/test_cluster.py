@@ -6,6 +6,7 @@ from polyrhythm.core.cluster import (
     ClusterNode,
     Demand,
     Placing,
+    check_ray,
     choose_address,
     demands_of,
     lacking,
@@ -13,6 +14,7 @@ from polyrhythm.core.cluster import (
     node_lost,
     process_end,
     threads_for,
+    with_node,
     worker_range,
 )
 from polyrhythm.errors import UsageError
@@ -91,6 +93,20 @@ def test_a_job_may_begin_with_fewer_workers_than_it_takes_in() -> None:
 def test_wrong_numbers_of_workers_are_refused(text: str, says: str) -> None:
     with pytest.raises(UsageError, match=says):
         worker_range(text)
+
+
+# -- which Ray -----------------------------------------------------------------------------------
+
+
+def test_an_older_ray_is_refused_with_what_to_do() -> None:
+    with pytest.raises(UsageError) as error:
+        check_ray("2.51.1")
+    assert str(error.value) == (
+        "--engine ray needs Ray 2.52 or later, and this is 2.51.1: run pip install -U"
+        " 'polyrhythm[ray]'"
+    )
+    for version in ("2.52.0", "2.100.0", "3.0.0.dev0"):
+        check_ray(version)
 
 
 # -- which cluster -------------------------------------------------------------------------------
@@ -208,14 +224,24 @@ detail: Worker unexpectedly exits with a connection error code 2. End of file. S
         (
             "ModuleNotFoundError: No module named 'polyrhythm'",
             "10.0.0.3",
-            "No module named 'polyrhythm' (node 10.0.0.3): install it on every node, or through the"
-            " job's runtime_env",
+            "No module named 'polyrhythm' (node 10.0.0.3): install it on every node, or send it along"
+            " with 'ray job submit --working-dir' or a runtime_env",
         ),
         ("first\nsomething new\n", "", "something new"),
     ],
 )
 def test_the_end_of_a_process_in_words(text: str, node: str, words: str) -> None:
     assert process_end(text, node) == words
+
+
+def test_a_missing_module_is_said_with_its_node_and_other_failures_are_kept() -> None:
+    said = with_node("ModuleNotFoundError: No module named 'mine'\n  File job.py", "10.0.0.1")
+    assert said.startswith(
+        "ModuleNotFoundError: No module named 'mine' (node 10.0.0.1): install it"
+    )
+    assert said.endswith("\n  File job.py")
+    other = "ValueError: wrong\nNo module named 'mine'"
+    assert with_node(other, "10.0.0.1") == other
 
 
 def test_a_dead_node_is_one_sentence_with_what_was_on_it() -> None:

@@ -104,6 +104,21 @@ def worker_range(text: str | int) -> tuple[int, int]:
     return numbers
 
 
+# -- which Ray ------------------------------------------------------------------------------------
+
+_OLDEST = (2, 52)
+
+
+def check_ray(version: str) -> None:
+    """Raise UsageError if this version of Ray is too old."""
+    if tuple(int(number) for number in re.findall(r"\d+", version)[:2]) < _OLDEST:
+        oldest = ".".join(map(str, _OLDEST))
+        raise UsageError(
+            f"--engine ray needs Ray {oldest} or later, and this is {version}: run"
+            " pip install -U 'polyrhythm[ray]'"
+        )
+
+
 # -- which cluster -------------------------------------------------------------------------------
 
 AUTO, HERE = "auto", "local"
@@ -242,7 +257,7 @@ def process_end(text: str, node: str) -> str:
     if the process had no place yet."""
     where = f" (node {node})" if node else ""
     if (module := _MODULE.search(text)) is not None:
-        return f"{module[0]}{where}: install it on every node, or through the job's runtime_env"
+        return with_node(module[0], node)
     if died_with_node(text):
         return node_died(node)
     if "owner has died" in text:
@@ -254,6 +269,18 @@ def process_end(text: str, node: str) -> str:
         return f"exit status {status[1]}{where}"
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return f"{lines[-1][:_MOST_WORDS] if lines else _UNKNOWN_END}{where}"
+
+
+def with_node(failed: str, node: str) -> str:
+    """The failure of a process. If a module is missing, its first line says where, and what to do."""
+    first, newline, rest = failed.partition("\n")
+    if not _MODULE.search(first):
+        return failed
+    where = f" (node {node})" if node else ""
+    return (
+        f"{first}{where}: install it on every node, or send it along with 'ray job submit"
+        f" --working-dir' or a runtime_env{newline}{rest}"
+    )
 
 
 def node_died(node: str) -> str:

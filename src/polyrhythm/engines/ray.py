@@ -39,6 +39,7 @@ from polyrhythm.core.cluster import (
     Demand,
     Placing,
     actor_died,
+    check_ray,
     choose_address,
     demands_of,
     died_with_node,
@@ -64,10 +65,9 @@ from polyrhythm.engines.host import (
 from polyrhythm.engines.ray_process import GROUPS, ActorPlace, Heard, RayProcess
 from polyrhythm.engines.requests import ChildRequest, Told, encode
 from polyrhythm.engines.supervisor import Supervisor
-from polyrhythm.errors import JobFailed, PolyrhythmError, UsageError
+from polyrhythm.errors import JobFailed, PolyrhythmError
 from polyrhythm.release import VERSION
 
-_OLDEST = (2, 52)
 _DIAL_S = 5.0
 _LOOK_S = 1.0
 """How often the nodes of the cluster are looked at."""
@@ -109,7 +109,7 @@ class RayEngine:
 def joined(given: str | None, cpus: float) -> Iterator[None]:
     """This process has joined a cluster within this context. `given`: the option --address. `cpus`: how
     many CPUs a cluster must have that is started for this job."""
-    _check_version()
+    check_ray(ray.__version__)
     before = ray.get_runtime_context().gcs_address if ray.is_initialized() else None
     address = choose_address(given, os.environ.get("RAY_ADDRESS"), before)
     if before is not None:
@@ -125,16 +125,6 @@ def joined(given: str | None, cpus: float) -> Iterator[None]:
         yield
     finally:
         within(_CLOSE_S, ray.shutdown)
-
-
-def _check_version() -> None:
-    numbers = tuple(int(each) for each in ray.__version__.split(".")[:2])
-    if numbers < _OLDEST:
-        oldest = ".".join(map(str, _OLDEST))
-        raise UsageError(
-            f"--engine ray needs Ray {oldest} or later, and this is {ray.__version__}: run"
-            " pip install -U 'polyrhythm[ray]'"
-        )
 
 
 def _join(address: str | None, cpus: float) -> None:
@@ -342,6 +332,8 @@ class RayHost:
         self._actors: dict[str, _Actor] = {}
         self._new: set[str] = set()
         """The processes whose actors are made, and that were not started yet."""
+        self._unseen: list[HostEvent] = []
+        """The ends of processes that were not started yet. They are reported when these are."""
         self._starts: dict[str, int] = {}
         self._given: Any = None
         """The placement group in which this process runs, such as that of a trial of Ray Tune. All
@@ -387,7 +379,7 @@ class RayHost:
         self._group = placement_group(
             [_positive(each.resources) for each in demands],
             strategy="SPREAD",
-            name=f"polyrhythm: servers of {self._run_dir.name}",
+            name=f"polyrhythm: servers of {self._run_dir.name} ({self._job.job})",
             **({"bundle_label_selector": labels} if any(labels) else {}),
         )
         self._bundles = {name: number for number, name in enumerate(servers)}
@@ -478,7 +470,14 @@ class RayHost:
             late = actor.killed_s is not None and time.monotonic() > actor.killed_s + _KILLED_S
             if late and not actor.ended:
                 events.append(self._end_killed(actor))
-        return events
+        return self._of_started([*self._unseen, *events])
+
+    def _of_started(self, events: Sequence[HostEvent]) -> list[HostEvent]:
+        """Keep the ends of processes that were not started yet for later."""
+        self._unseen = [
+            each for each in events if isinstance(each, Exited) and each.name in self._new
+        ]
+        return [each for each in events if each not in self._unseen]
 
     def _hear(self, actor: _Actor) -> list[HostEvent]:
         """What the process has sent, or how it has ended."""
@@ -586,8 +585,8 @@ class RayHost:
         addresses = {node.node: node.address for node in look.nodes}
         for node in look.draining - self._drained:
             names = self._on_node(node)
-            if not names:
-                continue  # a process may still be placed there
+            if not names or not self._new.isdisjoint(names):
+                continue  # wait until all processes on it were started
             self._drained.add(node)
             lead = next(filter(self._leads, names), None)
             address, store = addresses.get(node, node), bool(self._job.store)

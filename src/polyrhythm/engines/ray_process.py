@@ -11,7 +11,6 @@ engine has said that it arrived.*
 
 import os
 import queue
-import shutil
 import sys
 import tempfile
 import threading
@@ -22,6 +21,7 @@ from pathlib import Path
 import msgspec
 import ray
 
+from polyrhythm.core.cluster import with_node
 from polyrhythm.core.devices import CudaFound, assign, may_use_cuda
 from polyrhythm.engines.output import flush
 from polyrhythm.engines.requests import ChildRequest, Told, encode
@@ -130,11 +130,15 @@ class Inbox:
 class ActorControl:
     """The end of a process in an actor. Ray ends the process when the engine is gone."""
 
-    def __init__(self, inbox: Inbox, outbox: Outbox) -> None:
+    def __init__(self, inbox: Inbox, outbox: Outbox, address: str) -> None:
+        """`address`: that of the node."""
         self._inbox = inbox
         self._outbox = outbox
+        self._address = address
 
     def tell(self, told: Told) -> None:
+        if told.failed is not None:
+            told = msgspec.structs.replace(told, failed=with_node(told.failed, self._address))
         self._outbox.put(encode(told))
 
     def hear(self) -> Told:
@@ -243,24 +247,29 @@ class RayProcess:
     def run(self, request: bytes, code: bytes, version: str) -> None:
         """Run the process until it ends. `code`: the contents of the job's file, if it has one.
         `version`: the version of polyrhythm that the engine has."""
-        self.warm()
         status, output = 1, OutputReader(self._outbox)
-        folder = tempfile.mkdtemp(prefix=f"polyrhythm-{self._name}-", dir=session_dir())
+        control = ActorControl(self._inbox, self._outbox, ray.util.get_node_ip_address())
         try:
-            decoded = msgspec.json.decode(request, type=ChildRequest)
-            status = self._run(decoded, Path(folder), code, version)
+            self.warm()
+            with tempfile.TemporaryDirectory(
+                prefix=f"polyrhythm-{self._name}-", dir=session_dir(), ignore_cleanup_errors=True
+            ) as folder:
+                decoded = msgspec.json.decode(request, type=ChildRequest)
+                status = self._run(decoded, Path(folder), code, version, control)
+        except Exception as error:
+            control.tell(Told(failed=f"{type(error).__name__}: {error}"))
         finally:
             flush()
             output.end()
-            shutil.rmtree(folder, ignore_errors=True)
             self._outbox.end(status)
 
-    def _run(self, request: ChildRequest, folder: Path, code: bytes, version: str) -> int:
+    def _run(
+        self, request: ChildRequest, folder: Path, code: bytes, version: str, control: ActorControl
+    ) -> int:
         from polyrhythm.engines.process import run_process
         from polyrhythm.engines.server_process import serve
         from polyrhythm.engines.worker_process import work
 
-        control = ActorControl(self._inbox, self._outbox)
         try:
             if version != VERSION:
                 raise PolyrhythmError(
