@@ -78,24 +78,30 @@ def test_a_running_job_is_described_by_its_address(call: Call, lead: Lead) -> No
     assert (why["run"], why["is"]) == ("run", "running")
 
 
-def test_a_long_journal_is_read_in_pages(
-    call: Call, lead: Lead, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[int] = []
+def requests(monkeypatch: pytest.MonkeyPatch) -> list[tuple[leads.Lead, m.OperatorRequest]]:
+    """The requests that commands send from now on, and the leads to which they send them."""
+    asked: list[tuple[leads.Lead, m.OperatorRequest]] = []
 
     def note(found: leads.Lead, request: m.OperatorRequest) -> Iterator[m.OperatorAnswer]:
-        asked.append(request.at)
+        asked.append((found, request))
         return ask(found, request)
 
     ask = leads.ask
     monkeypatch.setattr(leads, "ask", note)
+    return asked
+
+
+def test_a_long_journal_is_read_in_pages(
+    call: Call, lead: Lead, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = requests(monkeypatch)
     number = 0
     while (lead.run_dir / JOURNAL).stat().st_size < 2.5 * MOST_PAGE_NBYTES:
         lead.journal.note("stopping", by=f"anna-{number}@{'h' * 900}")
         number += 1
     told = json.loads(by_address(call, lead, "story", "--json").stdout)["story"]
     assert sum("a stop was requested by anna-" in line for line in told) == number
-    assert asked == [0, MOST_PAGE_NBYTES, 2 * MOST_PAGE_NBYTES]
+    assert [request.at for _, request in asked] == [0, MOST_PAGE_NBYTES, 2 * MOST_PAGE_NBYTES]
 
 
 def test_a_wrong_secret_is_reported_in_one_line(call: Call, lead: Lead) -> None:
@@ -143,14 +149,7 @@ def test_another_job_that_begins_at_the_address_is_not_mixed_up(
     call: Call, lead: Lead, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The pages after the first are asked of the job that sent the first."""
-    jobs: list[str] = []
-
-    def note(found: leads.Lead, request: m.OperatorRequest) -> Iterator[m.OperatorAnswer]:
-        jobs.append(found.job)
-        return ask(found, request)
-
-    ask = leads.ask
-    monkeypatch.setattr(leads, "ask", note)
+    asked = requests(monkeypatch)
     lead.journal.note("stopping", by="h" * (MOST_PAGE_NBYTES + 1))
     assert by_address(call, lead, "status").exit_code == 0
-    assert jobs == ["", "j-1"]
+    assert [lead.job for lead, _ in asked] == ["", "j-1"]

@@ -101,7 +101,7 @@ def run_job(
     return result
 
 
-class _Begins:
+class _Begins(_NoRemote):
     """Reports that the lead of a detached job listens."""
 
     def __init__(self, begun: Callable[[], None]) -> None:
@@ -109,9 +109,6 @@ class _Begins:
 
     def listening(self, address: str, run_dir: Path) -> None:
         self._begun()
-
-    def wanted(self) -> Wanted:
-        return Wanted.GO_ON
 
 
 def _run_detached(

@@ -3,10 +3,7 @@
 from polyrhythm.api import flags
 from polyrhythm.api.flags import RUNS, RunsDir
 from polyrhythm.api.saying import tell
-from polyrhythm.cli.lead import ask_once, find_lead
-from polyrhythm.core.values import plain_reason
-from polyrhythm.errors import PolyrhythmError
-from polyrhythm.observe.reasons import in_words
+from polyrhythm.cli.lead import carry_out, find_lead
 from polyrhythm.wire.messages import OperatorRequest
 from polyrhythm.wire.messages.operator import CHECKPOINT
 
@@ -27,8 +24,5 @@ def checkpoint(
       polyrhythm checkpoint mine
     """
     lead = find_lead(run, runs_dir, secret_file)
-    last = ask_once(lead, OperatorRequest(what=CHECKPOINT))
-    told = in_words(plain_reason(last.reason))
-    if last.failed or last.reason.code != "checkpoint-made":
-        raise PolyrhythmError(f"{lead.name}: no checkpoint was made: {told}")
-    tell(f"{lead.name}: {told}")
+    request, done = OperatorRequest(what=CHECKPOINT), ("checkpoint-made",)
+    tell(carry_out(lead, request, done=done, fault="no checkpoint was made"))

@@ -7,11 +7,9 @@ import typer
 from polyrhythm.api import flags
 from polyrhythm.api.flags import RUNS, RunsDir
 from polyrhythm.api.saying import tell
-from polyrhythm.cli.lead import ask_once, find_lead
+from polyrhythm.cli.lead import carry_out, find_lead
 from polyrhythm.core.names import server_number
-from polyrhythm.core.values import plain_reason
-from polyrhythm.errors import PolyrhythmError, UsageError
-from polyrhythm.observe.reasons import in_words
+from polyrhythm.errors import UsageError
 from polyrhythm.wire.messages import OperatorRequest
 from polyrhythm.wire.messages.operator import DRAIN
 
@@ -41,8 +39,6 @@ def drain(
     if number is None:
         raise UsageError(f"SERVER is {server!r}: give the name of a server, such as s1")
     lead = find_lead(run, runs_dir, secret_file)
-    last = ask_once(lead, OperatorRequest(what=DRAIN, server=number))
-    told = in_words(plain_reason(last.reason))
-    if last.failed or last.reason.code not in ("drained", "drained-by-death"):
-        raise PolyrhythmError(f"{lead.name}: {server} was not drained: {told}")
-    tell(f"{lead.name}: {told}")
+    request = OperatorRequest(what=DRAIN, server=number)
+    done = ("drained", "drained-by-death")
+    tell(carry_out(lead, request, done=done, fault=f"{server} was not drained"))

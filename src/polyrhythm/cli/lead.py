@@ -10,7 +10,7 @@ import os
 import pwd
 import socket
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,7 +20,7 @@ from polyrhythm.api.checks import parse_address
 from polyrhythm.api.secret import SECRET, find_secret
 from polyrhythm.core.names import is_loopback
 from polyrhythm.core.values import name_fault, plain_reason
-from polyrhythm.errors import LinkError, RunDeleted, RunError, UsageError
+from polyrhythm.errors import LinkError, PolyrhythmError, RunDeleted, RunError, UsageError
 from polyrhythm.io.addresses import ANY_HOST
 from polyrhythm.io.index import ListedJob
 from polyrhythm.io.secretfile import read_secret
@@ -124,6 +124,17 @@ def ask_once(lead: Lead, request: OperatorRequest) -> OperatorAnswer:
         return [answer for answer in ask(lead, request) if answer.done][-1]
     except LinkError as error:
         explain(lead, error)
+
+
+def carry_out(lead: Lead, request: OperatorRequest, *, done: Collection[str], fault: str) -> str:
+    """Let the lead carry out a request, and return what it says at the end. `done`: the codes of its
+    reasons if it has carried out the request. Otherwise this raises an error that begins with
+    `fault`."""
+    last = ask_once(lead, request)
+    told = in_words(plain_reason(last.reason))
+    if last.failed or last.reason.code not in done:
+        raise PolyrhythmError(f"{lead.name}: {fault}: {told}")
+    return f"{lead.name}: {told}"
 
 
 def explain(lead: Lead, error: LinkError) -> NoReturn:

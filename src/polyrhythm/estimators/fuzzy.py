@@ -117,22 +117,6 @@ class FuzzyCMeans(Clusterer):
         found: npt.NDArray[np.int32] = self.predict_proba(X).argmax(1).astype(np.int32)
         return found
 
-    def fit_predict(
-        self,
-        X: Any,  # noqa: N803
-        y: Any = None,
-        sample_weight: Any = None,
-    ) -> npt.NDArray[np.int32]:
-        """Find the centres, and return the cluster of the highest degree of each point.
-
-        Args:
-            X: the points, one row for each.
-            y: not used.
-            sample_weight: the weight of each point; all weigh 1 by default.
-        """
-        labels: npt.NDArray[np.int32] = self.fit(X, sample_weight=sample_weight).labels_
-        return labels
-
     def predict_proba(self, X: Any) -> npt.NDArray[Any]:  # noqa: N803
         """Return the degrees to which the points belong to the clusters. Each row adds up to 1.
 

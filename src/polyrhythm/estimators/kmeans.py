@@ -94,6 +94,22 @@ class Clusterer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
         assert best is not None
         return best
 
+    def fit_predict(
+        self,
+        X: Any,  # noqa: N803
+        y: Any = None,
+        sample_weight: Any = None,
+    ) -> npt.NDArray[np.int32]:
+        """Find the centres, and return the cluster of each point, as `labels_`.
+
+        Args:
+            X: the points, one row for each.
+            y: not used.
+            sample_weight: the weight of each point; all weigh 1 by default.
+        """
+        labels: npt.NDArray[np.int32] = self.fit(X, sample_weight=sample_weight).labels_
+        return labels
+
 
 class KMeans(Clusterer):
     """KMeans clustering with the interface of `sklearn.cluster.KMeans`.
@@ -246,22 +262,6 @@ class KMeans(Clusterer):
         """
         check_is_fitted(self)
         return labels_of(self._points(X, reset=False), self.cluster_centers_)[0]
-
-    def fit_predict(
-        self,
-        X: Any,  # noqa: N803
-        y: Any = None,
-        sample_weight: Any = None,
-    ) -> npt.NDArray[np.int32]:
-        """Find the centres, and return the cluster of each point.
-
-        Args:
-            X: the points, one row for each.
-            y: not used.
-            sample_weight: the weight of each point; all weigh 1 by default.
-        """
-        labels: npt.NDArray[np.int32] = self.fit(X, sample_weight=sample_weight).labels_
-        return labels
 
     def transform(self, X: Any) -> npt.NDArray[Any]:  # noqa: N803
         """Return the distances of the points to all centres.
