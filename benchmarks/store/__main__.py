@@ -29,7 +29,7 @@ from polyrhythm.cli.bench import pushed_nbytes
 from polyrhythm.core.placement.slices import Layout, lay_out
 from polyrhythm.store.checkpoints import load, newest, read_slices, write_manifest, write_slices
 from polyrhythm.store.objects import Store, open_store
-from polyrhythm.wire.messages import JobSpec, ModelSpec, OptimizerSpec, TensorSpec
+from polyrhythm.wire.messages import Division, JobSpec, ModelSpec, OptimizerSpec, TensorSpec
 from tools.s3_server import BUCKET, binary, running
 
 SLICE_NBYTES = 2 * 1024 * 1024
@@ -46,6 +46,7 @@ class Subject:
         self.model = ModelSpec(
             (TensorSpec("weight", (length,), "float32", 0, (1,)),),
             OptimizerSpec("Adam", ({"lr": 0.1},)),
+            division=Division(1, SLICE_NBYTES),
         )
         self.layout: Layout = lay_out(self.model, 1, SLICE_NBYTES)
         self.slices = {
@@ -73,8 +74,6 @@ class Subject:
             version="0.1.0",
             model=self.model,
             job=JobSpec(job="benchmark"),
-            layout_servers=1,
-            slice_nbytes=SLICE_NBYTES,
             files=[entry],
             record={},
         )

@@ -124,16 +124,19 @@ def test_names_keep_their_chunks_and_incarnations_never_repeat(tmp_path: Path) -
     ) as command:
         wait_until(lambda: len(command.journal("checkpoint")) >= 2, "two checkpoints")
         kill_whole(command)
-    _, record = newest(command.run_dir)
+    first, record = newest(command.run_dir)
     joined = command.journal("joined")
     assert record.view >= max(line["epoch"] for line in joined)
-    resume(tmp_path, "--checkpoint-every", "1rounds")
+    resume(tmp_path, "--checkpoint-every", "1rounds", "--servers", 3)
     lines = list(read_journal(tmp_path / "runs" / "resumed" / "journal.jsonl"))
     again = [line for line in lines if line["what"] in ("joined", "rejoined")]
     assert min(line["epoch"] for line in again) > record.view
     numbers = {line["name"]: line["worker"] for line in joined}
     assert {line["name"]: line["worker"] for line in again} == numbers
-    _, later = newest(command.run_dir)
+    last, later = newest(command.run_dir)
+    before, now = first.manifest.model.division, last.manifest.model.division
+    assert before is not None and now is not None, "slices keep their size"
+    assert (now.servers, now.slice_nbytes) == (3, before.slice_nbytes)
     holders = [(chunk.first, chunk.holder) for chunk in record.chunks]
     assert [(chunk.first, chunk.holder) for chunk in later.chunks] == holders
 

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from polyrhythm.api.values import memory
+from polyrhythm.api.values import memory, slice_nbytes
 from polyrhythm.core.values import parse_size
 from polyrhythm.errors import UsageError
 
@@ -64,3 +64,14 @@ def test_a_size_that_no_message_can_hold_is_refused(text: str) -> None:
 
 def test_auto_is_no_size() -> None:
     assert memory("auto") is None
+
+
+def test_slice_sizes() -> None:
+    assert slice_nbytes("auto") == 0
+    assert slice_nbytes("4KiB") == 4096 and slice_nbytes("1MB") == 10**6
+    for text in ("0", "4095B", "65MiB", "1TB"):
+        with pytest.raises(UsageError, match=f"--slice-size is {text}: give auto, or a size from"):
+            slice_nbytes(text)
+    for text in ("much", "-5MB", ""):
+        with pytest.raises(UsageError, match="--slice-size .* is not a size: give a number"):
+            slice_nbytes(text)

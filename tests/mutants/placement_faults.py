@@ -6,6 +6,8 @@ from tests.mutants.mutant import Mutant, mutant
 _PAPER = "tests/papers/test_aware.py"
 _FORECAST = "tests/core/placement/test_forecast.py"
 _LEAD = "tests/core/lead/servers/test_placement.py"
+_DIVISION = "tests/core/placement/test_division.py"
+_DIVIDING = "tests/core/lead/servers/test_dividing.py"
 
 PLACEMENT: tuple[Mutant, ...] = (
     mutant(
@@ -112,6 +114,46 @@ PLACEMENT: tuple[Mutant, ...] = (
         "state.placement",
         "PlacementState()",
         f"{_LEAD}::test_a_restored_lead_goes_on_from_what_was_measured",
+    ),
+    mutant(
+        "slices-uneven",
+        "Servers cannot hold equally many slices: 11 slices lie on four servers.",
+        "core:_even",
+        "-(-share // -(-share // most))",
+        "min(share, most)",
+        f"{_DIVISION}::test_eleven_slices_on_four_servers_are_twelve",
+    ),
+    mutant(
+        "size-in-parameters",
+        "The equation gives a number of parameters, and not of bytes.",
+        "core:best_nbytes",
+        "math.sqrt(nbytes * alpha / nodes)",
+        "math.sqrt(nbytes / 4 * alpha / nodes)",
+        f"{_PAPER}::test_the_best_size_of_a_slice",
+    ),
+    mutant(
+        "cut-again",
+        "The model is cut again for every worker that asks.",
+        "core:Servers.divide",
+        "routing.division is None",
+        "True",
+        f"{_DIVIDING}::test_it_is_decided_once_and_servers_and_the_journal_are_told",
+    ),
+    mutant(
+        "resumed-job-cuts-otherwise",
+        "A job that resumes forgets the size of slices in the checkpoint.",
+        "core:resume_division",
+        "recorded.division.slice_nbytes",
+        "LOCAL_NBYTES",
+        f"{_DIVISION}::test_a_job_that_resumes_keeps_the_size",
+    ),
+    mutant(
+        "second-probe-before-the-first",
+        "Servers that have probe slices keep both, and a server that joins gets none.",
+        "core:assign_slices",
+        "range(1, PROBES + 1)",
+        "range(PROBES, PROBES + 1)",
+        f"{_LEAD}::test_a_server_that_joins_later_gets_its_share_when_it_is_measured",
     ),
     mutant(
         "server-left-beside-no-worker",

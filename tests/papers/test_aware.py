@@ -16,6 +16,7 @@ import pytest
 from scipy.optimize import linprog
 
 from polyrhythm.core.placement.assignment import PROBE_NBYTES, PROBES, assign_slices
+from polyrhythm.core.placement.division import ALPHA, best_nbytes
 from polyrhythm.core.placement.load import LoadLine, host_line, water_fill
 from polyrhythm.core.placement.ring import Ring
 from polyrhythm.core.placement.slices import lay_out
@@ -44,6 +45,38 @@ def test_data_is_segmented_by_the_granularity(granularity: int) -> None:
     assert len(layout.slices) == -(-space.nbytes // granularity)
     covered = [at for s in layout.slices for at in range(s.offset, s.offset + s.length)]
     assert covered == list(range(space.length))
+
+
+# -- the size of slices (Eqs. 1 to 4) -----------------------------------------------------------
+
+
+def round_seconds(x: float, model_nbytes: float, nodes: int, rate: float, alpha: float) -> float:
+    """ "T = (x / (W / N) + alpha / W) (M / x + 1) + dt" (Eq. 1), without dt."""
+    return (x / (rate / nodes) + alpha / rate) * (model_nbytes / x + 1)
+
+
+@pytest.mark.parametrize(("megabytes", "nodes"), [(21, 6), (93, 12), (228, 12)])
+def test_the_best_size_of_a_slice(megabytes: int, nodes: int) -> None:
+    """ "When the left part of the equation takes the minimum value, the value of x is
+    x = sqrt(M alpha / N)" (Eq. 4), and "the results are not related to W"."""
+    nbytes = megabytes * 1e6
+    best = best_nbytes(nbytes, nodes)
+    for rate in (2.5e6, 27.5e6):
+        least = round_seconds(best, nbytes, nodes, rate, ALPHA)
+        sizes = [best * 1.05**step for step in range(-100, 101) if step]
+        assert all(round_seconds(x, nbytes, nodes, rate, ALPHA) > least for x in sizes)
+        # "T = N M / W + N x / W + M alpha / (W x) + alpha / W" (Eq. 2)
+        terms = nodes * (nbytes + best) + nbytes * ALPHA / best + ALPHA
+        assert least == pytest.approx(terms / rate)
+        # "W T / N = x + M alpha / (N x) + M + alpha / N" (Eq. 3): both parts with x are equal
+        assert nbytes * ALPHA / (nodes * best) == pytest.approx(best)
+
+
+def test_figure_6_counts_parameters_and_eq_4_bytes() -> None:
+    """ "alpha = 1.2 x 10^5" and "our theoretical value of 5.38" are for the logarithm of the number of
+    parameters of ResNet-50 (93 MB) on 12 nodes. A parameter has 4 bytes."""
+    assert ALPHA == 1.2e5
+    assert math.log10(best_nbytes(93e6, 12) / 4) == pytest.approx(5.38, abs=0.005)
 
 
 @pytest.mark.parametrize("nodes", [2, 3, 7])

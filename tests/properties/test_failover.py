@@ -19,7 +19,7 @@ COMPUTED = Computed(0, (0.1,), m.ContributionReport(weight=1.0))
 
 
 def placed(servers: int, replicas: int) -> RoutingTable:
-    routing = RoutingTable.begin(servers, 64, replicas)
+    routing = RoutingTable.begin(servers, m.Division(servers, 64), replicas)
     for server in range(servers):
         routing.join(server, ADDRESS)
     routing.place(SPEC)

@@ -1,11 +1,12 @@
 """A small model and checkpoints of it."""
 
+import msgspec
 import torch
 
 from polyrhythm.core.placement.slices import Layout, Slice, lay_out
 from polyrhythm.store.checkpoints import Checkpoint, write_manifest, write_slices
 from polyrhythm.store.objects import Store
-from polyrhythm.wire.messages import JobSpec, ModelSpec, OptimizerSpec, TensorSpec
+from polyrhythm.wire.messages import Division, JobSpec, ModelSpec, OptimizerSpec, TensorSpec
 
 MODEL = ModelSpec(
     tensors=(
@@ -77,10 +78,8 @@ def write_checkpoint(
         number,
         round=12,
         version="0.1.0",
-        model=MODEL,
+        model=msgspec.structs.replace(MODEL, division=Division(servers, SLICE_NBYTES)),
         job=job or JobSpec(job="lenet", servers=servers),
-        layout_servers=servers,
-        slice_nbytes=SLICE_NBYTES,
         files=files,
         record=RECORD,
     )

@@ -4,6 +4,7 @@ checkpoint is refused."""
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -186,17 +187,15 @@ def test_listing_shows_every_checkpoint_with_its_fault(store: Store) -> None:
 
 
 def _write_manifest(store: Store, files: list[Any], **options: Any) -> Any:
-    from polyrhythm.wire.messages import JobSpec
+    from polyrhythm.wire.messages import Division, JobSpec
 
     return write_manifest(
         store,
         1,
         round=1,
         version="0.1.0",
-        model=MODEL,
+        model=msgspec.structs.replace(MODEL, division=Division(3, SLICE_NBYTES)),
         job=JobSpec(job="lenet"),
-        layout_servers=3,
-        slice_nbytes=SLICE_NBYTES,
         files=files,
         record=RECORD,
         **options,

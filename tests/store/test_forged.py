@@ -21,7 +21,14 @@ from polyrhythm.store.checkpoints import (
 from polyrhythm.store.manifest import Manifest, decode_manifest, encode_manifest
 from polyrhythm.store.objects import Store, open_store
 from polyrhythm.store.tensor_file import digest_of
-from polyrhythm.wire.messages import FileEntry, JobSpec, ModelSpec, OptimizerSpec, TensorSpec
+from polyrhythm.wire.messages import (
+    Division,
+    FileEntry,
+    JobSpec,
+    ModelSpec,
+    OptimizerSpec,
+    TensorSpec,
+)
 from tests.store.samples import MODEL, layout_for, write_checkpoint
 
 
@@ -35,6 +42,10 @@ def whole(store: Store) -> Checkpoint:
     return write_checkpoint(store, 1)
 
 
+def cut(*division: int) -> ModelSpec:
+    return msgspec.structs.replace(MODEL, division=Division(*division))
+
+
 def forged_manifest(manifest: Manifest, **changes: Any) -> bytes:
     return encode_manifest(msgspec.structs.replace(manifest, **changes))
 
@@ -42,10 +53,11 @@ def forged_manifest(manifest: Manifest, **changes: Any) -> bytes:
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"layout_servers": 0}, "its number of servers, 0, is impossible"),
-        ({"layout_servers": 10**9}, "servers, 1000000000, is impossible"),
-        ({"slice_nbytes": 0}, "0 bytes"),
-        ({"slice_nbytes": -5}, "-5 bytes"),
+        ({"model": cut(0, 64)}, "its number of servers, 0, is impossible"),
+        ({"model": cut(10**9, 64)}, "servers, 1000000000, is impossible"),
+        ({"model": cut(1, 0)}, "0 bytes"),
+        ({"model": cut(1, 64, 10**9)}, "probe slices, 1000000000, is impossible"),
+        ({"model": MODEL}, "it does not say how its model is cut into slices"),
         ({"model": ModelSpec((), MODEL.optimizer)}, "its model is impossible: it has no tensors"),
         ({"record": FileEntry("../../secret.json", 5, "x")}, "names a file '../../secret.json'"),
         ({"files": (FileEntry("/etc/passwd", 5, "x"),)}, "names a file"),
@@ -166,10 +178,8 @@ def test_slices_of_any_cut_are_read_from_any_other_cut(
         1,
         round=1,
         version="0",
-        model=model,
+        model=msgspec.structs.replace(model, division=Division(*before)),
         job=JobSpec(job="x"),
-        layout_servers=before[0],
-        slice_nbytes=before[1],
         files=files,
         record={},
     )

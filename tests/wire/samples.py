@@ -60,6 +60,8 @@ def messages() -> list[m.Message]:
         m.SegmentOffered(**IDENTITY, segment=1, nbytes=2**40),
         m.SegmentWithdrawn(**IDENTITY, segment=3),
         m.Admitted(**IDENTITY, job=JOB, servers=SERVERS),
+        m.ModelSize(**IDENTITY, nbytes=5),
+        m.Divided(**IDENTITY, division=m.Division(2, 1024, 4)),
         m.Attach(**IDENTITY, spec=SPEC),
         m.Routing(**IDENTITY, routes=ROUTES, seed=True, servers=SERVERS),
         m.Enrol(**IDENTITY, points=1000, batch=8, groups=(250, 600)),

@@ -55,6 +55,7 @@ from polyrhythm.api.values import (
     one_or_two_numbers,
     own_options,
     seconds,
+    slice_nbytes,
     some_demands,
     some_workers,
     targets,
@@ -745,6 +746,18 @@ def train(
             commands=RESUMED,
         ),
     ] = RING,
+    slice_size: Annotated[
+        str,
+        Option(
+            "The greatest size of a slice, such as 500kB or 1MiB. auto: 2 MiB on one machine; between"
+            " machines as large as overlaps pushes and pulls best, and so that servers can hold equally"
+            " many.",
+            metavar="SIZE",
+            group=Group.TUNING,
+            field="slice_nbytes",
+            read=slice_nbytes,
+        ),
+    ] = "auto",
     wire_dtype: Annotated[
         str,
         Option(

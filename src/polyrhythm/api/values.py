@@ -14,10 +14,14 @@ from polyrhythm.core.cluster import parse_demands, worker_range
 from polyrhythm.core.devices import as_text, parse_devices
 from polyrhythm.core.metrics import OBJECTIVE, parse_best, parse_target
 from polyrhythm.core.model import MODEL, named
+from polyrhythm.core.placement.division import AUTO
 from polyrhythm.core.values import parse_duration, parse_size
 from polyrhythm.errors import UsageError
 from polyrhythm.wire.messages import Target
 
+_LEAST_SLICE_NBYTES = 4 * 1024
+_MOST_SLICE_NBYTES = 64 * 1024 * 1024
+"""A slice is sent in one frame."""
 Check = Callable[[str, Any], None]
 
 # -- checks --------------------------------------------------------------------------------------
@@ -175,6 +179,19 @@ def memory(text: str) -> int | None:
         return parse_size(text)
     except ValueError as error:
         raise UsageError(f"--migrate-memory {error}") from None
+
+
+def slice_nbytes(text: str) -> int:
+    """The value of --slice-size in bytes."""
+    if text == "auto":
+        return AUTO
+    try:
+        nbytes = parse_size(text)
+    except ValueError as error:
+        raise UsageError(f"--slice-size {error}") from None
+    if not _LEAST_SLICE_NBYTES <= nbytes <= _MOST_SLICE_NBYTES:
+        raise UsageError(f"--slice-size is {text}: give auto, or a size from 4KiB to 64MiB")
+    return nbytes
 
 
 def items(given: Iterable[str]) -> str:

@@ -273,6 +273,13 @@ class Linked(Event, frozen=True):
     incarnation: int = 0
 
 
+class Sizing(Event, frozen=True):
+    """The user's code is about to attach a model of this many bytes, and must know how it is cut into
+    slices."""
+
+    nbytes: int
+
+
 class Attaching(Event, frozen=True):
     """The user's code attaches its model."""
 

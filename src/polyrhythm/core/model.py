@@ -7,13 +7,15 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from polyrhythm.core.placement.slices import BUFFERS, ITEM_NBYTES, SHARINGS
 from polyrhythm.errors import StoreError
-from polyrhythm.wire.messages import ModelSpec, TensorSpec
+from polyrhythm.wire.messages import Division, ModelSpec, TensorSpec
 
 _MOST_NBYTES = 2**42
 """The size limit in bytes. Cutting a larger model into slices would keep the lead busy for
 minutes."""
 
 _MOST_NAME = 64
+_MOST_SERVERS = 1_000_000
+_LEAST_SLICE_NBYTES = 64
 
 
 def difference(ours: ModelSpec, theirs: ModelSpec) -> str | None:
@@ -30,6 +32,8 @@ def difference(ours: ModelSpec, theirs: ModelSpec) -> str | None:
         return f"its optimizer is {theirs.optimizer}, the job's is {ours.optimizer}"
     if ours.state != theirs.state:
         return "its state_dict has other names than the job's"
+    if theirs.division not in (None, ours.division):
+        return "it is cut into other slices than the job's"
     return None
 
 
@@ -108,8 +112,20 @@ def nonsense(spec: ModelSpec) -> str | None:
         return "an entry of its state_dict refers to a tensor that is not in the list of tensors"
     if len({entry.name for entry in spec.state}) != len(spec.state):
         return "its state_dict has a name twice"
+    if spec.division is not None and (fault := _division_fault(spec.division)) is not None:
+        return fault
     if (nbytes := max(nbytes_of(spec), _nbytes_saved(spec))) > _MOST_NBYTES:
         return f"it has {nbytes} bytes, but at most {_MOST_NBYTES} can be held"
+    return None
+
+
+def _division_fault(division: Division) -> str | None:
+    if not 1 <= division.servers <= _MOST_SERVERS:
+        return f"its number of servers, {division.servers}, is impossible"
+    if division.slice_nbytes < _LEAST_SLICE_NBYTES:
+        return f"the size of its slices, {division.slice_nbytes} bytes, is too small"
+    if division.probes > _MOST_SERVERS:
+        return f"its number of probe slices, {division.probes}, is impossible"
     return None
 
 

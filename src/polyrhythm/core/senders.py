@@ -14,6 +14,7 @@ from polyrhythm.wire import messages as m
 from polyrhythm.wire.proof import Hello
 
 _WORKER_TO_LEAD = (
+    m.ModelSize,
     m.Attach,
     m.Enrol,
     m.Delivered,
@@ -55,6 +56,7 @@ LEAD_TO_SERVER = (
 
 LEAD_TO_WORKER = (
     m.Admitted,
+    m.Divided,
     m.Routing,
     m.Leased,
     m.Release,

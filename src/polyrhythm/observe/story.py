@@ -308,6 +308,9 @@ class Teller:
     def _placed(self, line: dict[str, Any]) -> list[Sentence]:
         holds = [f"s{server} holds {count}" for server, count in self.state.slices.items()]
         slices = counted(sum(self.state.slices.values()), "slice")
+        most = line.get("slice_nbytes")
+        if most is not None and sum(self.state.slices.values()) > 1:
+            slices += f" of at most {size(most)}"
         text = f"the model of {size(line['nbytes'])} lies in {slices}: {listed(holds)}"
         return [self._say(text, ())]
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 import msgspec
 
 from polyrhythm.core.model import difference
-from polyrhythm.core.placement.slices import Layout, Slice, lay_out
+from polyrhythm.core.placement.slices import Layout, Slice, layout_of
 from polyrhythm.errors import DamagedCheckpoint, ObjectMissing, StoreError, StoreTaken
 from polyrhythm.store.manifest import Manifest, OtherVersion, decode_manifest, encode_manifest
 from polyrhythm.store.objects import ObjectInfo, Store
@@ -110,8 +110,7 @@ class Checkpoint:
     @property
     def layout(self) -> Layout:
         """The division of the model into slices when the checkpoint was made."""
-        manifest = self.manifest
-        return lay_out(manifest.model, manifest.layout_servers, manifest.slice_nbytes)
+        return layout_of(self.manifest.model, self.manifest.job)
 
     @property
     def tensor_files(self) -> tuple[FileEntry, ...]:
@@ -169,8 +168,6 @@ def write_manifest(
     version: str,
     model: ModelSpec,
     job: JobSpec,
-    layout_servers: int,
-    slice_nbytes: int,
     files: Sequence[FileEntry],
     record: Any,
     kept: FileEntry | None = None,
@@ -191,8 +188,6 @@ def write_manifest(
         version=version,
         model=model,
         job=job,
-        layout_servers=layout_servers,
-        slice_nbytes=slice_nbytes,
         files=tuple(files),
         record=FileEntry(name, len(data), digest_of(data)),
         kept=kept,

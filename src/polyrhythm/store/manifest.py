@@ -16,7 +16,7 @@ from polyrhythm.errors import DamagedCheckpoint, StoreError
 from polyrhythm.store.tensor_file import digest_of
 from polyrhythm.wire.messages import FileEntry, JobSpec, ModelSpec
 
-FORMAT = 1
+FORMAT = 2
 """The version of the format. It is increased when older versions of polyrhythm would read a new
 checkpoint wrongly."""
 
@@ -24,8 +24,6 @@ checkpoint wrongly."""
 _NAME = re.compile(r"[a-z0-9-]+\.[a-z]+")
 """The pattern of file names. It excludes slashes, so that a manifest cannot name an object outside
 its checkpoint."""
-_MOST_SERVERS = 1_000_000
-_LEAST_SLICE_NBYTES = 64
 
 
 class OtherVersion(StoreError):
@@ -45,10 +43,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     version: str
     """The version of polyrhythm that wrote the checkpoint."""
     model: ModelSpec
+    """The model, and how it is cut into slices."""
     job: JobSpec
-    layout_servers: int
-    """The number of servers for which the model was divided into slices."""
-    slice_nbytes: int
     files: tuple[FileEntry, ...]
     """The files of slices, with the numbers of the slices in each."""
     record: FileEntry
@@ -96,10 +92,8 @@ def _fault(manifest: Manifest) -> str | None:
     manifest is undamaged, but not that polyrhythm wrote it."""
     if (fault := nonsense(manifest.model)) is not None:
         return f"its model is impossible: {fault}"
-    if not 1 <= manifest.layout_servers <= _MOST_SERVERS:
-        return f"its number of servers, {manifest.layout_servers}, is impossible"
-    if manifest.slice_nbytes < _LEAST_SLICE_NBYTES:
-        return f"the size of its slices, {manifest.slice_nbytes} bytes, is too small"
+    if manifest.model.division is None:
+        return "it does not say how its model is cut into slices"
     for file in (*manifest.files, manifest.record, *([manifest.kept] if manifest.kept else [])):
         if not _NAME.fullmatch(file.name):
             return f"it names a file {file.name!r}, which is not a valid file name"

@@ -33,6 +33,8 @@ class EventType(IntEnum):
     APPOINTED = 41
     DELIVERED = 42
     CHUNK_PART = 43
+    MODEL_SIZE = 44
+    DIVIDED = 45
     # messages about one contribution, from its push to the pull of the version that contains it
     TRAILER = 48
     ABSTAINED = 49

@@ -13,6 +13,7 @@ from polyrhythm.errors import InvariantBroken
 from polyrhythm.wire import messages as m
 
 BEFORE_ADMISSION = (
+    m.Divided,
     m.Routing,
     m.Leased,
     m.Acknowledged,

@@ -511,3 +511,24 @@ def test_the_loop_of_a_worker_that_was_told_to_leave_is_over() -> None:
     assert not beat(hand, 1).loop_over
     hand.compute()
     assert beat(hand, 2).loop_over
+
+
+def test_it_asks_how_the_model_is_cut_in_every_incarnation_until_it_knows() -> None:
+    hand, job = Hand(), m.JobSpec(job="j", servers=2, slice_nbytes=0)
+    assert sent(hand.tell(ev.Sizing(500)), m.ModelSize) == []
+    (asked,) = sent(hand.tell(m.Admitted(**WHO, job=job, servers=SERVERS)), m.ModelSize, "lead")
+    assert (asked.nbytes, asked.incarnation) == (500, 4) and hand.worker.division is None
+    hand.tell(m.Evicted(**WHO, reason=SILENT))
+    again = {**WHO, "incarnation": 9}
+    (asked,) = sent(hand.tell(m.Admitted(**again, job=job, servers=SERVERS)), m.ModelSize, "lead")
+    assert asked.incarnation == 9
+    hand.tell(m.Divided(**again, division=m.Division(2, 64)))
+    assert hand.worker.division == m.Division(2, 64)
+    assert sent(hand.tell(ev.Sizing(500)), m.ModelSize) == []
+
+
+def test_it_does_not_ask_if_the_size_of_slices_is_given() -> None:
+    hand, job = Hand(), m.JobSpec(job="j", servers=2, slice_nbytes=64)
+    hand.tell(ev.Sizing(500))
+    assert sent(hand.tell(m.Admitted(**WHO, job=job, servers=SERVERS)), m.ModelSize) == []
+    assert hand.worker.division == m.Division(2, 64)

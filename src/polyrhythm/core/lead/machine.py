@@ -25,6 +25,7 @@ from polyrhythm.core.lead.state import LeadState, begin_state, connect, decode_s
 from polyrhythm.core.lead.waiting import WaitReport
 from polyrhythm.core.machine import Effect, Reason, Waiting
 from polyrhythm.core.names import server_name, server_number, worker_name, worker_number
+from polyrhythm.core.placement.division import resume_division
 from polyrhythm.core.seat import FIRST_SEAT, Seat
 from polyrhythm.core.sync import policy as sync
 from polyrhythm.core.values import plain, plain_reason
@@ -167,6 +168,12 @@ class LeadMachine:
             self._deadlines.watch_for_pauses(now_ns)
 
     # -- members -------------------------------------------------------------------------------
+
+    def _on_sized(self, message: m.ModelSize, now_ns: int) -> None:
+        member = self.view.get(message.worker, message.incarnation)
+        if member is not None:
+            division = self._servers.divide(message.nbytes)
+            self._outbox.tell(member, m.Divided(**self._outbox.identity(member), division=division))
 
     def _on_attach(self, message: m.Attach, now_ns: int) -> None:
         member = self.view.get(message.worker, message.incarnation)
@@ -444,7 +451,8 @@ class LeadMachine:
         from the checkpoint's record."""
         record = event.record
         self.view.resume(record.view, {worker.name: worker.number for worker in record.workers})
-        self._routing.resume(record.routing, event.spec)
+        division = resume_division(self.job, event.spec)
+        self._routing.resume(record.routing, event.spec, division)
         self._enrolment.resume(record)
         self._progress.resume(record)
         self._mode.part = record.part
@@ -539,6 +547,7 @@ class LeadMachine:
         ev.CutCommitted: lambda lead, event, now_ns: lead._cuts.on_committed(event, now_ns),
         m.Placed: _on_placed,
         m.Seeded: _on_seeded,
+        m.ModelSize: _on_sized,
         m.Attach: _on_attach,
         m.Enrol: _on_data,
         m.Delivered: _on_data,

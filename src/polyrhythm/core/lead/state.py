@@ -42,6 +42,7 @@ from polyrhythm.core.lead.servers.servers import UNKNOWN_FACTOR, Servers, Server
 from polyrhythm.core.lead.waiting import WaitReportState
 from polyrhythm.core.liveness import PauseDetector, Suspicion, link_timeout_s
 from polyrhythm.core.migration import choose_migration
+from polyrhythm.core.placement.division import given_division
 from polyrhythm.core.placement.network import Network
 from polyrhythm.core.seat import Seat
 from polyrhythm.core.sync.policy import SyncPolicy
@@ -97,7 +98,7 @@ def begin_state(job: JobSpec) -> LeadState[SyncPolicy]:
         opening=Opening(job.workers, job.start_timeout_s),
         routing=RoutingTable.begin(
             job.servers,
-            job.slice_nbytes,
+            given_division(job),
             job.replicas,
             job.placement,
             slices_stay=job.in_place or (keeps_rows(job.kind) and not policy.traits.rounds),

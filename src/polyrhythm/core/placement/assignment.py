@@ -29,14 +29,15 @@ def assign_slices(
     order in which they came to their servers. `lines`: the time of a round on each server."""
     plan = _Plan(shares, sizes, lines)
     probes = [slice_ for slice_, nbytes in enumerate(sizes) if nbytes <= PROBE_NBYTES]
-    for slice_ in probes:  # those that stay come first
-        for server in stays.get(slice_, ()):
-            if plan.probes.get(server, PROBES) < PROBES and slice_ not in plan.servers:
+    for most in range(1, PROBES + 1):  # no server gets a second one before the others have one
+        for slice_ in probes:  # those that stay come first
+            for server in stays.get(slice_, ()):
+                if plan.probes.get(server, most) < most and slice_ not in plan.servers:
+                    plan.give_probe(slice_, server)
+        for slice_ in probes:
+            server = min(shares, key=lambda server: plan.probes[server])
+            if plan.probes[server] < most and slice_ not in plan.servers:
                 plan.give_probe(slice_, server)
-    for slice_ in probes:
-        server = min(shares, key=lambda server: plan.probes[server])
-        if plan.probes[server] < PROBES and slice_ not in plan.servers:
-            plan.give_probe(slice_, server)
     for slice_, servers in stays.items():
         for server in servers:
             # a slice of which more than half is inside the share stays

@@ -3,8 +3,9 @@ how these are cut into slices.
 
 A slice is a contiguous range of a space, inside one parameter group, and at most `slice_nbytes`
 long. There are at least as many slices as servers. A tensor whose gradients contain only some rows
-has slices of its own, which are cut between rows. Every process computes the same slices from the
-same model description.
+has slices of its own, which are cut between rows. If there are probe slices, they come from the
+beginning of the longest range of parameters. Every process computes the same slices from the same
+model description, which contains the division.
 
 What workers get of each other's values of a buffer.
 
@@ -17,9 +18,12 @@ in the saved model and in checkpoints, and a worker that joins or resumes begins
 import math
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from polyrhythm.wire.messages import ModelSpec, TensorSpec
+from polyrhythm.core.placement.assignment import PROBE_NBYTES
+from polyrhythm.core.placement.division import given_division
+from polyrhythm.errors import InvariantBroken
+from polyrhythm.wire.messages import JobSpec, ModelSpec, TensorSpec
 
 MEAN, FIRST, LOCAL = "mean", "first", "local"
 SHARINGS = (MEAN, LOCAL, FIRST)
@@ -108,8 +112,16 @@ class Layout:
         return sum(space.nbytes for space in self.spaces)
 
 
-def lay_out(spec: ModelSpec, servers: int, slice_nbytes: int) -> Layout:
-    """The layout of a model for this number of servers and slice size."""
+def layout_of(spec: ModelSpec, job: JobSpec) -> Layout:
+    """The layout of the model of a job."""
+    division = spec.division or given_division(job)
+    if division is None:
+        raise InvariantBroken("the lead has not decided how the model is cut into slices")
+    return lay_out(spec, division.servers, division.slice_nbytes, division.probes)
+
+
+def lay_out(spec: ModelSpec, servers: int, slice_nbytes: int, probes: int = 0) -> Layout:
+    """The layout of a model for this number of servers, slice size and number of probe slices."""
     keys = sorted({(t.group == BUFFERS, t.dtype) for t in spec.tensors})
     spaces, places = [], []
     runs: list[_Run] = []
@@ -136,7 +148,8 @@ def lay_out(spec: ModelSpec, servers: int, slice_nbytes: int) -> Layout:
             runs.append(_Run(space, group, first, end, align, item))
         spaces.append(Space(dtype, buffers, end))
     runs = [run for run in runs if run.end > run.first]
-    return Layout(tuple(spaces), tuple(places), _cut(runs, places, servers, slice_nbytes))
+    cut = _cut(_with_probes(runs, probes), places, servers, slice_nbytes)
+    return Layout(tuple(spaces), tuple(places), cut)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +164,22 @@ class _Run:
     unit: int
     item: int
     width: int = 0
+    most_nbytes: int = 0
+    """The greatest size of a slice of this run; 0 if it has no limit of its own."""
+
+
+def _with_probes(runs: list[_Run], probes: int) -> list[_Run]:
+    """The runs, of which the longest begins with a run of probe slices. It is not more than half of the
+    other: a model that is too small has fewer probe slices."""
+    whole = [run for run in runs if not run.width and run.group != BUFFERS]
+    if not probes or not whole:
+        return runs
+    longest = max(whole, key=lambda run: (run.end - run.first) * run.item)
+    probe = PROBE_NBYTES // longest.item
+    end = longest.first + min(probes, (longest.end - longest.first) // (2 * probe)) * probe
+    parts = [replace(longest, end=end, most_nbytes=PROBE_NBYTES), replace(longest, first=end)]
+    at = runs.index(longest)
+    return [run for run in (*runs[:at], *parts, *runs[at + 1 :]) if run.end > run.first]
 
 
 def _width_of(tensor: TensorSpec, align: int, most: int) -> int:
@@ -182,7 +211,8 @@ def _cut_at(runs: list[_Run], places: list[TensorPlace], limit_nbytes: int) -> t
     ends = [(place.space, place.offset + place.length) for place in places]
     for run in runs:
         first, end = run.first, run.end
-        limit = max(1, limit_nbytes // run.item // run.unit) * run.unit
+        most = min(limit_nbytes, run.most_nbytes or limit_nbytes)
+        limit = max(1, most // run.item // run.unit) * run.unit
         count = -(-(end - first) // limit)
         step = -(-(end - first) // count // run.unit) * run.unit
         for offset in range(first, end, step):

@@ -29,6 +29,7 @@ class Entry:
         state.heartbeat.begin(message.job.heartbeat_s, now_ns)
         state.enter(Phase.ADMITTED, now_ns)
         state.announce_state()
+        self._ask_for_division()
         state.joining.dial(message.servers)
 
     def on_linked(self, event: ev.Linked, now_ns: int) -> None:
@@ -37,6 +38,21 @@ class Entry:
         if state.spec is not None:
             state.joining.attach(state.spec)
         self._reroute_if_linked(now_ns)
+
+    def on_sizing(self, event: ev.Sizing, now_ns: int) -> None:
+        self._state.sized = event.nbytes
+        self._ask_for_division()
+
+    def _ask_for_division(self) -> None:
+        """Ask the lead how the model is cut into slices. Every incarnation asks again, until it is
+        answered."""
+        state = self._state
+        known = state.division is not None or not state.outbox.incarnation
+        if state.sized is not None and not known:
+            state.outbox.tell_lead(m.ModelSize(**state.outbox.identity(), nbytes=state.sized))
+
+    def on_divided(self, message: m.Divided, now_ns: int) -> None:
+        self._state.division = message.division
 
     def on_attaching(self, event: ev.Attaching, now_ns: int) -> None:
         state = self._state

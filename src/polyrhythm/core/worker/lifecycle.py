@@ -62,6 +62,8 @@ _ROWS: dict[type, str] = {
     m.Admitted:       "A       -        -       A       A       -         A       -",
     ev.Linked:        "-       PCT      CT      PCT     PC      =         P       E",
     ev.Attaching:     "=       =        =       =       =       =         =       =",
+    ev.Sizing:        "=       =        =       =       =       =         =       =",
+    m.Divided:        "-       =        =       =       =       =         =       =",
     m.Routing:        "-       PCT      CT      PCT     PC      =         P       E",
     ev.Enrolling:     "=       =        =       J       J       J         J       -",
     ev.PointsDelivered: "=     =        =       =       =       =         =       =",

@@ -132,6 +132,11 @@ class WorkerMachine:
         return self._state.job
 
     @property
+    def division(self) -> m.Division | None:
+        """How the job's model is cut into slices; None if this worker does not know it yet."""
+        return self._state.division
+
+    @property
     def worker(self) -> int:
         return self._state.outbox.worker
 
@@ -237,6 +242,8 @@ _HANDLERS: dict[type, tuple[int, Callable[[Any, Any, int], None]]] = {
     m.Appointed: (_MACHINE, WorkerMachine._on_appointed),
     m.Admitted: (_ENTRY, Entry.on_admitted),
     ev.Linked: (_ENTRY, Entry.on_linked),
+    ev.Sizing: (_ENTRY, Entry.on_sizing),
+    m.Divided: (_ENTRY, Entry.on_divided),
     ev.Attaching: (_ENTRY, Entry.on_attaching),
     m.Routing: (_ENTRY, Entry.on_routing),
     ev.Enrolling: (_ENTRY, Entry.on_enrolling),

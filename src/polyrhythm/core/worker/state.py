@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from polyrhythm.core.events import Leaving
 from polyrhythm.core.liveness import Heartbeat
 from polyrhythm.core.machine import Reason
+from polyrhythm.core.placement.division import given_division
 from polyrhythm.core.worker.joining import Joining
 from polyrhythm.core.worker.lifecycle import TABLE, Phase
 from polyrhythm.core.worker.modes import Mode, choose_mode
@@ -20,6 +21,7 @@ class WorkerState:
         "batch",
         "begun",
         "data",
+        "division",
         "evaluates",
         "groups",
         "handled",
@@ -44,6 +46,7 @@ class WorkerState:
         "restores",
         "shares",
         "since_ns",
+        "sized",
         "spec",
         "unreached",
         "user_computes",
@@ -63,6 +66,10 @@ class WorkerState:
         self.outbox = WorkerOutbox()
         self.job: m.JobSpec | None = None
         self.spec: m.ModelSpec | None = None
+        self.division: m.Division | None = None
+        """How the model is cut into slices; None if that is not known yet."""
+        self.sized: int | None = None
+        """The size of the model, if the lead was asked how it is cut."""
         self.points: int | None = None
         """The size of the data set from which the user's loop takes batches; None if there is
         none."""
@@ -126,6 +133,7 @@ class WorkerState:
             if self.spec is not None:
                 self.mode.attach(self.spec)
         self.job = job
+        self.division = self.division or given_division(job)
         self.pushes.weights = job.weights
         self.leave_if_asked()
 

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 import msgspec
 
 from polyrhythm.core.link_kinds import LinkKind
+from polyrhythm.core.placement.division import most_slice_nbytes
 from polyrhythm.core.seat import UNKNOWN_SEAT, Seat
 from polyrhythm.core.values import name_fault, plain_reason
 from polyrhythm.errors import FrameError, LinkError, Refused
@@ -36,8 +37,8 @@ def offers(digest: str, kind: LinkKind) -> tuple[int, ...]:
     return (preferred, *(other for other in Digest if other is not preferred))
 
 
-def limits_for(slice_nbytes: int) -> Limits:
-    return Limits(MEMBER.head_nbytes, max(slice_nbytes, 64 * 1024))
+def limits_for(job: m.JobSpec) -> Limits:
+    return Limits(MEMBER.head_nbytes, max(most_slice_nbytes(job), 64 * 1024))
 
 
 @contextmanager
@@ -158,5 +159,5 @@ def greet(
         lead_timeout_s=job.lead_timeout_s,
     )
     link.send(greeting)
-    link.agree(Digest(known[0]), limits_for(job.slice_nbytes))
+    link.agree(Digest(known[0]), limits_for(job))
     return msgspec.structs.replace(hello, nonce=b"")

@@ -255,8 +255,6 @@ class Checkpoints:
                     version=VERSION,
                     model=effect.spec,
                     job=job,
-                    layout_servers=job.servers,
-                    slice_nbytes=job.slice_nbytes,
                     files=effect.files,
                     record=record,
                     kept=kept,

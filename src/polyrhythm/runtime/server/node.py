@@ -19,9 +19,11 @@ from polyrhythm.core.lead.machine import LeadMachine
 from polyrhythm.core.lead.pacemaker import PACEMAKER, Pacemaker
 from polyrhythm.core.liveness import HeardThrottle
 from polyrhythm.core.machine import Effect, Machine
+from polyrhythm.core.model import nonsense
 from polyrhythm.core.names import LEAD, server_name
 from polyrhythm.core.performers import SERVER_EFFECTS, performers_of
-from polyrhythm.core.placement.slices import lay_out
+from polyrhythm.core.placement.division import given_division
+from polyrhythm.core.placement.slices import layout_of
 from polyrhythm.core.server.machine import ServerMachine
 from polyrhythm.core.sync.registry import traits_of
 from polyrhythm.core.values import plain_reason
@@ -418,7 +420,9 @@ def _check_model(message: m.Attach, job: m.JobSpec) -> None:
     try:
         for optimizer in message.spec.optimizers:
             check_optimizer(optimizer)
-        check_rows(message.spec, lay_out(message.spec, job.servers, job.slice_nbytes))
+        # the lead refuses the others
+        if nonsense(message.spec) is None and (message.spec.division or given_division(job)):
+            check_rows(message.spec, layout_of(message.spec, job))
     except UsageError as error:
         raise LinkError(f"w{message.worker}'s model cannot be held: {error}") from None
 

@@ -15,7 +15,7 @@ from queue import SimpleQueue
 from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
 from polyrhythm.core.machine import Event
-from polyrhythm.core.placement.slices import Layout, lay_out
+from polyrhythm.core.placement.slices import Layout, layout_of
 from polyrhythm.errors import LinkError, StoreError
 from polyrhythm.runtime.server.slice_store import SliceStore
 from polyrhythm.store.model_file import CannotWrite, ModelFiles
@@ -101,7 +101,7 @@ class ModelSaver:
     def create(self, effect: fx.CreateModel) -> None:
         if effect.last:
             self._announce()
-        layout = lay_out(effect.spec, self._job.servers, self._job.slice_nbytes)
+        layout = layout_of(effect.spec, self._job)
         self._begun[effect.number] = _Begun(layout)
         self._do(lambda: self._create(effect, layout))
 

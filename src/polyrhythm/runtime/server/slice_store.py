@@ -21,7 +21,7 @@ from polyrhythm.core.effects import Build
 from polyrhythm.core.events import Contributed, Repeated, Rerouted, SliceSeeded
 from polyrhythm.core.kinds import keeps_rows
 from polyrhythm.core.machine import Event
-from polyrhythm.core.placement.slices import BUFFERS, Slice, lay_out
+from polyrhythm.core.placement.slices import BUFFERS, Slice, layout_of
 from polyrhythm.core.server.slices import OnArrivalSlices, RoundsSlices, Verdict, refusal_of
 from polyrhythm.core.server.stepping import Stepping
 from polyrhythm.core.sync.registry import traits_of
@@ -78,7 +78,7 @@ class SliceStore:
         to another server. `put` is called with every event, under the lock of the rules."""
         spec = build.spec
         self._job = job
-        self._layout = lay_out(spec, job.servers, job.slice_nbytes)
+        self._layout = layout_of(spec, job)
         self._put = put
         self._locks = SliceLocks(len(self._layout.slices))
         self._fold_lock = threading.Lock()

@@ -10,7 +10,8 @@ import torch
 from msgspec.structs import replace
 
 from polyrhythm.core import events as ev
-from polyrhythm.core.placement.slices import lay_out
+from polyrhythm.core.model import nbytes_of
+from polyrhythm.core.placement.slices import layout_of
 from polyrhythm.core.sync.registry import traits_of
 from polyrhythm.core.worker.lifecycle import Phase
 from polyrhythm.runtime.worker.host import ME, MachineHost
@@ -24,9 +25,13 @@ class WorkerNode(MachineHost):
     def attach(self, spec: m.ModelSpec, tensors: Sequence[torch.Tensor]) -> FlatModel:
         """Attach the user's model, and wait for the parameters of the first version that the lead
         releases to this worker."""
-        job, self.state.spec = self.job, spec
+        job = self.job
         assert job is not None
-        layout = lay_out(spec, job.servers, job.slice_nbytes)
+        if self._machine.division is None:
+            self._driver.post(ME, ev.Sizing(nbytes_of(spec)))
+            self.loop.begin(lambda: self._machine.division is not None)
+        spec = self.state.spec = replace(spec, division=self._machine.division)
+        layout = layout_of(spec, job)
         aside = traits_of(job.sync).trains_through
         self._model = flatten(
             layout,

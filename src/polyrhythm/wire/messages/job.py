@@ -40,6 +40,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     seed: int = 0
     start_timeout_s: float = 60.0
     slice_nbytes: int = 2 * 1024 * 1024
+    """The greatest size of a slice; 0 if the lead decides it (`core/placement/division.py`)."""
     wire_dtype: str = "same"
     push: str = "exact"
     """How workers send contributions over TCP: `exact`, or `int8`, quantised to integers of 8 bits

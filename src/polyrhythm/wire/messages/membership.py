@@ -13,6 +13,7 @@ from polyrhythm.wire.messages.specs import (
     ChunkLease,
     ChunkSend,
     ColumnSpec,
+    Division,
     ModelSpec,
     Route,
     ServerSpec,
@@ -27,6 +28,19 @@ class Admitted(Message, frozen=True, kw_only=True):
     job: JobSpec
     servers: tuple[ServerSpec, ...]
     seat: Amount = 0
+
+
+class ModelSize(Message, frozen=True, kw_only=True):
+    """The size of a worker's model in bytes. The lead answers with `Divided`. Workers ask only if the
+    lead decides how large slices are (`JobSpec.slice_nbytes`)."""
+
+    nbytes: Amount
+
+
+class Divided(Message, frozen=True, kw_only=True):
+    """How the job's model is cut into slices."""
+
+    division: Division
 
 
 class Attach(Message, frozen=True, kw_only=True):

@@ -56,6 +56,17 @@ class ModelPart(msgspec.Struct, frozen=True, array_like=True):
     groups: Amount
 
 
+class Division(msgspec.Struct, frozen=True, array_like=True):
+    """How a model is cut into slices (`core/placement/slices.py`)."""
+
+    servers: Amount
+    """There are at least as many slices as servers."""
+    slice_nbytes: Amount
+    """The greatest size of a slice."""
+    probes: Amount = 0
+    """How many slices are probe slices (`core/placement/assignment.py`)."""
+
+
 class ModelSpec(msgspec.Struct, frozen=True, array_like=True):
     tensors: tuple[TensorSpec, ...]
     optimizer: OptimizerSpec
@@ -66,6 +77,8 @@ class ModelSpec(msgspec.Struct, frozen=True, array_like=True):
     not persistent have none. Empty: every tensor is saved under its own name."""
     parts: tuple[ModelPart, ...] = ()
     """The models, if there are several."""
+    division: Division | None = None
+    """How the model is cut into slices. The lead decides it, once (`core/placement/division.py`)."""
 
     @property
     def saved(self) -> tuple[StateName, ...]:

@@ -5,11 +5,11 @@ import pytest
 
 from polyrhythm.core.lead.servers.routing import RoutingTable
 from polyrhythm.errors import InvariantBroken
-from polyrhythm.wire.messages import Address, Route
+from polyrhythm.wire.messages import Address, Division, Route
 
 
 def checked() -> RoutingTable:
-    routing = RoutingTable.begin(2, 1024)
+    routing = RoutingTable.begin(2, Division(2, 1024))
     routing.roster.addresses = {
         server: Address("127.0.0.1", 7000 + server, "", "") for server in range(2)
     }

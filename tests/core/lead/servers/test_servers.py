@@ -26,7 +26,7 @@ class SeededServers:
 
     def __init__(self, servers: int, replicas: int = 0) -> None:
         job = m.JobSpec(job="j", servers=servers, replicas=replicas, heartbeat_s=BEAT_S)
-        self.routing = RoutingTable.begin(servers, 64, replicas)
+        self.routing = RoutingTable.begin(servers, m.Division(servers, 64), replicas)
         self.outbox = LeadOutbox(View(), self.routing)
         self.servers = Servers(
             ServersState(Suspicion(job.heartbeat_s)),

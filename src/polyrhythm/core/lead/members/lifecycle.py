@@ -116,7 +116,15 @@ class Lifecycle:
         if (fault := nonsense(spec)) is not None:
             self.refuse(member, _refused("model-unfit", member, fault), now_ns)
             return
+        if self._routing.division is None:
+            fault = "its worker did not ask how to cut it into slices"
+            self.refuse(member, _refused("model-unfit", member, fault), now_ns)
+            return
         if self._routing.spec is None:
+            if spec.division not in (None, self._routing.division):
+                fault = "it is cut into other slices than the lead has said"
+                self.refuse(member, _refused("model-unfit", member, fault), now_ns)
+                return
             self._servers.place(spec)
         elif (fault := difference(self._routing.spec, spec)) is not None:
             self.refuse(member, _refused("model-differs", member, fault), now_ns)

@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
+from msgspec.structs import replace
 
 from polyrhythm.core.lead.servers.roster import Roster
 from polyrhythm.core.placement import steps
@@ -27,6 +28,7 @@ from polyrhythm.errors import InvariantBroken
 from polyrhythm.wire.messages import (
     Address,
     CaughtUp,
+    Division,
     ModelSpec,
     Placed,
     Route,
@@ -101,7 +103,8 @@ class RoutingTable(msgspec.Struct):
     roster: Roster
     seeding: Seeding
     _goal: PlacementGoal
-    _slice_nbytes: int
+    division: Division | None
+    """How the model is cut into slices; None if that is not decided yet."""
     slices_stay: bool = False
     """Whether slices cannot move, so that the job keeps its first servers. Workers that read the
     parameters in place cannot follow a slice to another server."""
@@ -134,7 +137,7 @@ class RoutingTable(msgspec.Struct):
     def begin(
         cls,
         servers: int,
-        slice_nbytes: int,
+        division: Division | None,
         replicas: int = 0,
         scheme: str = RING,
         *,
@@ -143,7 +146,7 @@ class RoutingTable(msgspec.Struct):
     ) -> "RoutingTable":
         """The table of a job that no server has joined."""
         goal = PlacementGoal(scheme, replicas)
-        return cls(Roster(servers), Seeding(restores), goal, slice_nbytes, slices_stay)
+        return cls(Roster(servers), Seeding(restores), goal, division, slices_stay)
 
     @property
     def all_placed(self) -> bool:
@@ -171,22 +174,29 @@ class RoutingTable(msgspec.Struct):
     def join(self, server: int, address: Address) -> None:
         self.roster.join(server, address, self.epoch + 1)
 
-    def resume(self, epoch: int, spec: ModelSpec) -> None:
+    def resume(self, epoch: int, spec: ModelSpec, division: Division) -> None:
         """Continue from a checkpoint of this model that was made in this routing epoch: count
-        routing epochs from there."""
+        routing epochs from there. `division`: how the model is cut now."""
         self.epoch = epoch
-        self.resumes = spec
+        self.resumes, self.division = spec, division
 
     def place(self, spec: ModelSpec) -> None:
         """Cut the first worker's model into slices, and route them."""
-        self.spec = spec
-        layout = lay_out(spec, self.roster.expected, self._slice_nbytes)
+        cut = self.division
+        assert cut is not None
+        self.spec = replace(spec, division=cut)
+        layout = lay_out(spec, cut.servers, cut.slice_nbytes, cut.probes)
         self.nbytes = layout.nbytes
         self._sizes = tuple(
             slice_.length * layout.spaces[slice_.space].item_nbytes for slice_ in layout.slices
         )
         self.epoch += 1
         self._route(steps.begin(self.goal, self.epoch))
+
+    @property
+    def largest(self) -> int:
+        """The size of the largest slice in bytes."""
+        return max(self._sizes)
 
     @property
     def goal(self) -> tuple[Route, ...]:

@@ -18,7 +18,8 @@ from polyrhythm.core.lead.rounds.folds import Rounds
 from polyrhythm.core.lead.servers.routing import Change, RoutingTable
 from polyrhythm.core.liveness import Suspicion
 from polyrhythm.core.machine import Reason
-from polyrhythm.core.names import server_name
+from polyrhythm.core.names import is_loopback, server_name
+from polyrhythm.core.placement.division import choose_division
 from polyrhythm.core.placement.network import Network
 from polyrhythm.core.values import plain
 from polyrhythm.wire import messages as m
@@ -93,6 +94,17 @@ class Servers:
             self.send_routes()
         return True
 
+    def divide(self, nbytes: int) -> m.Division:
+        """How the job's model, which has this size, is cut into slices. That is decided once."""
+        routing = self._routing
+        if routing.division is None:
+            reachable = any(
+                not is_loopback(each.host) for each in routing.roster.addresses.values()
+            )
+            machines = reachable or len(self._network.hosts) > 1
+            routing.division = choose_division(self._job, nbytes, machines=machines)
+        return routing.division
+
     def place(self, spec: m.ModelSpec) -> None:
         """Route the slices of the first worker's model, which becomes the job's model."""
         self._routing.place(spec)
@@ -103,6 +115,7 @@ class Servers:
             "placed",
             nbytes=self._routing.nbytes,
             slices=slices,
+            slice_nbytes=self._routing.largest,
             optimizer=spec.optimizer.name,
             rate=options.get("lr"),
             momentum=options.get("momentum"),

@@ -1,0 +1,78 @@
+"""How large the slices of a model are (Aware, §3.1, Eqs. 1 to 4).
+
+*The lead decides it once, when the first worker says how large its model is. From then on it is part
+of the model's description, which every process has and every checkpoint contains. Slices are not cut
+again when servers come and go, or when the job resumes.*
+
+`--slice-size auto`: on one machine a slice has at most 2 MiB. Between machines it has
+x = sqrt(M alpha / N) bytes, for N workers and a model of M bytes. Smaller slices overlap pushes and
+pulls better, and each slice costs as much time as `alpha` bytes. In both cases slices are made so much
+smaller that every server can hold equally many. A size that the user gives is taken as it is.
+"""
+
+import math
+
+from polyrhythm.core.placement.assignment import PROBES
+from polyrhythm.core.placement.schemes import AWARE
+from polyrhythm.wire.messages import Division, JobSpec, ModelSpec
+
+ALPHA = 1.2e5
+"""What a slice costs beside its bytes, in bytes: the value of the paper. `polyrhythm bench slices`
+measures it."""
+AUTO = 0
+"""The value of `JobSpec.slice_nbytes` if the lead decides."""
+LOCAL_NBYTES = 2 * 1024 * 1024
+LEAST_NBYTES, MOST_NBYTES = 64 * 1024, 16 * 1024 * 1024
+"""The bounds of x. The head of a frame and its digest cost as much as some kilobytes; and a process
+keeps a slice in memory for each link that it reads."""
+_LINE = 64
+"""Slices begin on a cache line."""
+
+
+def best_nbytes(nbytes: float, nodes: int, alpha: float = ALPHA) -> float:
+    """x = sqrt(M alpha / N) (Eq. 4)."""
+    return math.sqrt(nbytes * alpha / nodes)
+
+
+def given_division(job: JobSpec) -> Division | None:
+    """The division of a job whose user has given the size of slices; None if the lead decides."""
+    if job.slice_nbytes == AUTO:
+        return None
+    return Division(job.servers, job.slice_nbytes, _probes(job))
+
+
+def choose_division(job: JobSpec, nbytes: int, *, machines: bool) -> Division:
+    """The division of a model of this size. `machines`: whether processes of the job may run on several
+    machines."""
+    if (given := given_division(job)) is not None:
+        return given
+    most = LOCAL_NBYTES
+    if machines:
+        x = best_nbytes(nbytes, max(1, job.workers))
+        most = round(min(max(x, LEAST_NBYTES), MOST_NBYTES))
+    return Division(job.servers, _even(nbytes, job.servers, most), _probes(job))
+
+
+def resume_division(job: JobSpec, recorded: ModelSpec) -> Division:
+    """The division of a job that resumes from a checkpoint of this model. Slices keep their size."""
+    if (given := given_division(job)) is not None:
+        return given
+    assert recorded.division is not None  # a manifest without it is refused
+    return Division(job.servers, recorded.division.slice_nbytes, _probes(job))
+
+
+def most_slice_nbytes(job: JobSpec) -> int:
+    """The size that no slice of the job exceeds."""
+    return job.slice_nbytes or MOST_NBYTES
+
+
+def _even(nbytes: int, servers: int, most: int) -> int:
+    """The greatest size that is at most `most` and divides the share of each server evenly."""
+    share = max(1, -(-nbytes // max(1, servers)))
+    even = -(-share // -(-share // most))
+    return max(_LINE, min(most, -(-even // _LINE) * _LINE))
+
+
+def _probes(job: JobSpec) -> int:
+    """Servers are measured by probe slices only if their rates decide what they hold."""
+    return PROBES * job.servers if job.placement == AWARE else 0
