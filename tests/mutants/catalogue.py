@@ -6,6 +6,7 @@ from tests.mutants.core_faults import CORE
 from tests.mutants.device_faults import DEVICES
 from tests.mutants.device_model_faults import DEVICE_MODELS
 from tests.mutants.learn_faults import LEARN
+from tests.mutants.manifest_faults import MANIFESTS
 from tests.mutants.migration_faults import MIGRATION
 from tests.mutants.model_faults import MODEL
 from tests.mutants.moving_faults import MOVING
@@ -37,4 +38,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *DEVICE_MODELS,
     *MIGRATION,
     *TERMINAL,
+    *MANIFESTS,
 )

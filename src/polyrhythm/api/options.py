@@ -119,6 +119,22 @@ def flag_of(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
+def words_of(function: Callable[..., Any], given: Mapping[str, Any]) -> list[str]:
+    """The words of a command line that give these options. A switch that is off by default, and off, has
+    no word."""
+    words: list[str] = []
+    for name, option in options_of(function).items():
+        value, flag = given.get(name), flag_of(name)
+        if isinstance(value, bool):
+            off = [part for each in option.param_decls or () for part in each.split("/")[1:]]
+            words += [flag] if value else off
+        elif isinstance(value, list | tuple):
+            words += [word for each in value for word in (flag, str(each))]
+        elif value is not None:
+            words += [flag, str(value)]
+    return words
+
+
 def nearest(name: str, known: Iterable[str], cutoff: float = 0.0) -> str | None:
     """The known name that is most like this one."""
     return next(iter(difflib.get_close_matches(name, known, n=1, cutoff=cutoff)), None)

@@ -1002,7 +1002,7 @@ def train(
     given = dict(locals())
     check_options(train, given, unknown)
     code = find_code(main)
-    spec = choose_kind(_job_of(code, given))
+    spec = choose_kind(job_of(code, given))
     check_spec(spec)
     cluster, most = cluster_of(given), worker_range(workers)[1]
     check_engine_runs(engine, spec, cluster, elastic=most > spec.workers, host=host)
@@ -1048,7 +1048,7 @@ def train(
     )
 
 
-def _job_of(code: Code, given: Mapping[str, Any]) -> JobSpec:
+def job_of(code: Code, given: Mapping[str, Any]) -> JobSpec:
     """The settings of the job, from its code and the options."""
     fields = fields_of(train, given)
     if fields["kind"] == AUTO:

@@ -15,7 +15,7 @@ from typing import Any
 
 import typer
 
-from polyrhythm.api.options import nearest, options_of
+from polyrhythm.api.options import Option, nearest, options_of
 from polyrhythm.api.training import train
 from polyrhythm.cli.help import GroupedCommand
 from polyrhythm.errors import UsageError
@@ -50,6 +50,14 @@ class ConfiguredCommand(GroupedCommand):
                 raise
             key = _key(error.param)
             raise UsageError(f"{origin}: {key!r} is wrong: {error.message}") from None
+
+
+class OwnOptionsCommand(ConfiguredCommand):
+    """Such a command that also has all options of `train`. Its help does not repeat those."""
+
+    def _listed(self) -> dict[str, Option]:
+        of_train = options_of(train)
+        return {name: each for name, each in super()._listed().items() if name not in of_train}
 
 
 def read_config(ctx: typer.Context, path: Path | None) -> Path | None:

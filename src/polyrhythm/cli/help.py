@@ -50,10 +50,14 @@ class GroupedCommand(TyperCommand):
         page.write(f"{other}\n")
         formatter.write(_in_colour(_with_breaks(page.getvalue())))
 
+    def _listed(self) -> dict[str, Option]:
+        """The options that the help shows, by their names."""
+        return options_of(self.callback) if self.callback else {}
+
     def _write_options(self, ctx: Any, page: Any, whole: bool) -> None:
         arguments = [each for each in self.params if each.param_type_name == "argument"]
         rows = {"Arguments": [_row(each, ctx, whole) for each in arguments]}
-        listed = options_of(self.callback) if self.callback else {}
+        listed = self._listed()
         for group in Group:
             shown = (
                 param

@@ -36,6 +36,7 @@ COMMANDS = {
     "why": "status",
     "story": "status",
     "runs": "status",
+    "manifest": "manifest",
     "new": "new",
     "bench": "bench",
     "checkpoints": "checkpoints",
@@ -67,6 +68,10 @@ def make_app(names: Iterable[str] = tuple(COMMANDS)) -> typer.Typer:
 
 def _class_of(name: str) -> type | None:
     """The class of a subcommand whose help has groups, or which reads a file of settings."""
+    if name == "manifest":
+        from polyrhythm.cli.config import OwnOptionsCommand
+
+        return OwnOptionsCommand
     if name in ("train", "serve"):
         from polyrhythm.cli.config import ConfiguredCommand
 

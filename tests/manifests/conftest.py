@@ -1,0 +1,5 @@
+"""Fixtures of the tests of manifests."""
+
+from tests.cli.conftest import call
+
+__all__ = ["call"]
