@@ -1,5 +1,6 @@
-"""Decisions about the processes of a job on a cluster (Ray): what each process asks for, which cluster
-is used, what a job waits for that has no room yet, and how the end of a process is worded.
+"""Decisions about the processes of a job on a cluster (Ray): which resources each process asks for,
+which cluster is used, what a job waits for while the cluster has no room, and in which words the
+end of a process is reported.
 
 *A job fails if the cluster has no room for all of its servers, or for any worker, within the start
 timeout. Otherwise a worker without room is waited for as long as the job runs.*
@@ -38,8 +39,9 @@ class Demand:
 
 
 def parse_demands(flag: str, given: Sequence[str]) -> list[tuple[int | None, Demand]]:
-    """The demands in the values of a flag, each with the number of processes that it is for. None stands
-    for all processes that no other demand is for. Raises UsageError if a value is not understood."""
+    """The demands in the values of a flag, each with the number of processes to which it applies.
+    None: it applies to all processes to which no other demand applies. Raises UsageError if a value
+    is not understood."""
     found = [_parse_demand(flag, text) for text in given]
     if sum(count is None for count, _ in found) > 1:
         raise UsageError(
@@ -69,8 +71,8 @@ def _parse_demand(flag: str, text: str) -> tuple[int | None, Demand]:
 
 
 def demands_of(flag: str, given: Sequence[str], processes: int) -> list[Demand]:
-    """The demand of each process. Demands with a number are for the first processes. A process that
-    no demand is for asks for one CPU."""
+    """The demand of each process. Demands with a number apply to the first processes. A process to
+    which no demand applies asks for one CPU."""
     parsed = parse_demands(flag, given)
     rest = next((demand for count, demand in parsed if count is None), Demand())
     counted = [demand for count, demand in parsed for _ in range(count or 0)]
@@ -207,9 +209,9 @@ def _amounts(amounts: Mapping[str, float], names: Sequence[str]) -> str:
 
 
 _PATIENCE_S = 3.0
-"""How long nothing is said about processes without a place."""
+"""The user is told about processes without a place when they have waited for this long."""
 _AGAIN_S = 10.0
-"""How soon another line about them may follow."""
+"""The least time between two lines about such processes."""
 
 
 class Placing:
@@ -230,8 +232,8 @@ class Placing:
         return lack
 
     def failure(self, lack: str, *, servers: bool, workers: bool, now_s: float) -> str | None:
-        """Why the job fails; None if it waits on. `servers`, `workers`: whether every server, and any
-        worker, has its place. A job without workers of its own has them."""
+        """Why the job fails; None if it can go on waiting. `servers`: whether every server has its
+        place. `workers`: whether at least one worker has its place, or the job starts none."""
         if (servers and workers) or now_s < self._since_s + self._timeout_s:
             return None
         return f"the cluster has no room for this job after {self._timeout_s:g} s: {lack}"

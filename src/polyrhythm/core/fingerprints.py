@@ -12,7 +12,7 @@ PROJECTIONS, SCALES = 6, 2
 """How many numbers a sketch has: projections of the values to a line, and logarithms of their
 magnitudes."""
 _UNITS = 2**19
-"""The units of a projection, which is between -1 and 1."""
+"""A projection is between -1 and 1. It is written as a whole number of units of 1 / `_UNITS`."""
 _TOLERANCE = 64
 _SCALE_UNITS, _LEAST, _MOST = 256, -120.0, 120.0
 _SCALE_TOLERANCE = 1

@@ -132,13 +132,13 @@ _BETAS = {"beta1": 0.9, "beta2": 0.999}
 
 
 def parse_outer(text: str) -> OptimizerSpec | None:
-    """The outer optimizer, with its options as one parameter group; None if the job has no outer
-    optimizer. `maximize` makes torch use the averaged change as a negative gradient.
+    """The outer optimizer of `--outer`, with its options as one parameter group; None if the job
+    has no outer optimizer.
 
-    *Servers use the averaged change of a round as a negative gradient, and make one step of the
-    outer optimizer with it.* The learning rate of the outer step is the one in `--outer`; the
-    workers' own rates only scale their local steps. `nesterov` with its defaults is DiLoCo's outer
-    optimizer.
+    *Servers use the averaged change of a round as a negative gradient (torch's option `maximize`),
+    and make one step of the outer optimizer with it.* The learning rate of the outer step is the
+    one in `--outer`; the workers' own rates only scale their local steps. `nesterov` with its
+    defaults is DiLoCo's outer optimizer.
     """
     if text.strip() == OFF:
         return None

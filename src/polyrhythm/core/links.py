@@ -139,8 +139,7 @@ class Links:
         self._linked[server] = incarnation
 
     def came(self, server: int, incarnation: int) -> None:
-        """Note that a link to this server is open, whichever end has opened it, so that this end
-        does not dial too."""
+        """Note that a link to this server is open, so that this process does not dial it too."""
         self._linked[server] = self._dialed[server] = incarnation
 
     def on_ended(self, server: int, incarnation: int) -> bool:

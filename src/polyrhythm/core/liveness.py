@@ -400,11 +400,9 @@ def stopped_ns(gap_ns: int, every_ns: int, ran_ns: int) -> int:
 
 
 class Pauses:
-    """The pauses of this process. In all methods `ran_ns` is the CPU time that the process has used
-    since it began.
-
-    How long a worker's process was stopped (SIGSTOP, a debugger, a frozen container), as the
-    process itself measures it.
+    """The pauses of this process: when it was stopped (SIGSTOP, a debugger, a frozen container),
+    and for how long. In all methods `ran_ns` is the CPU time that the process has used since it
+    began.
 
     The process reads the clock at regular intervals. *If a reading is late and the process used no
     CPU time meanwhile, the process was stopped. If it used CPU time, it was not stopped: it was in

@@ -164,12 +164,9 @@ BEST = f"model-best{SUFFIX}"
 
 
 def file_of(model: str = "", *, best: bool = False) -> str:
-    """The name of the file of a model. `model`: its name, if the job has several. `best`: the file
-    of the best model, which a job with `--keep-best` keeps.
-
-    The names of folders and files of runs. A job with one model has `model.safetensors`; a job with
-    several models has a file for each, such as `model-critic.safetensors`.
-    """
+    """The name of the file of a model: `model.safetensors`, or in a job with several models a name
+    such as `model-critic.safetensors`. `model`: the name of the model, if the job has several.
+    `best`: the file of the best model, which a job with `--keep-best` keeps."""
     file = BEST if best else MODEL
     return f"{file.removesuffix(SUFFIX)}-{model}{SUFFIX}" if model else file
 

@@ -78,13 +78,9 @@ _CUT = "..."
 
 
 def name_fault(name: str) -> Reason | None:
-    """Why this text is refused as a name; None if it is accepted. The reason does not contain the
-    text.
-
-    *A name with control characters, or of more than 100 characters, is refused. A reason is cut at
-    1,000 characters, and its control characters are escaped.* Names and reasons are checked before
-    they are stored, sent on or written to the journal.
-    """
+    """Why this text is refused as a name; None if it is accepted. *A name must not be empty, have
+    control characters, or be longer than 100 characters.* Names are checked before they are stored,
+    sent on or written to the journal. The reason does not contain the text."""
     if not name.strip():
         return Reason("name-missing")
     if len(name) > MOST_NAME:

@@ -49,16 +49,14 @@ def send_to(log: Path) -> None:
 
 
 def begin_again(log: Path) -> None:
-    """Begin a new log. The present log is renamed and replaces the one that was renamed before.
+    """Begin a new log, because the present one is larger than the limit. The present log is renamed
+    (`worker-3.log.1`) and replaces the one that was renamed before. So the newest output is always
+    kept, and a process needs at most about twice the limit on the disk.
 
     The new log gets its name when all output goes to it. So a reader that finds the new log knows
     that this process writes nothing more to the renamed log. The new log is created before the
     earlier renamed log is deleted. So the two have different inodes, by which readers recognise a
     log.
-
-    *When a log is larger than the limit, its process renames it (`worker-3.log.1`) and begins a new
-    one.* So the newest output is always kept, and a process needs at most about twice the limit on
-    the disk.
 
     *A log is replaced only if an earlier check has found the same file.* Before that, the terminal
     may still be showing the rest of the previous log, which is deleted when this log is renamed.

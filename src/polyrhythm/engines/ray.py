@@ -78,8 +78,8 @@ _CLOSE_S = 10.0
 _KILLED_S = 5.0
 """How long after an order to kill a process it counts as ended, if Ray has not reported the end."""
 _NODE_S = 60.0
-"""A process that has died this long before its node was found dead has died with its node: Ray finds a
-node dead that has not answered for a while."""
+"""If a process died at most this long before its node was found dead, it died with its node: Ray
+counts a node as dead only when it has not answered for a while."""
 _DEBUGGER = "PYTHONBREAKPOINT"
 _KINDS = {CPU: "num_cpus", GPU: "num_gpus", "memory": "memory"}
 """Resources with a parameter of their own in the options of an actor."""
@@ -245,7 +245,8 @@ class ClusterWatch:
             self._ended.wait(_LOOK_S)
 
     def newest(self) -> Look | None:
-        """The newest look since the last call."""
+        """The last state of the cluster that was read since the last call; None if none was
+        read."""
         found = None
         with contextlib.suppress(queue.Empty):
             while True:
@@ -290,9 +291,9 @@ class _Actor:
     demand: Demand
     handle: Any
     heard: Any = None
-    """The call of `hear` that has not returned."""
+    """The result of the present call of the actor's `hear`, which has not returned yet."""
     running: Any = None
-    """The call of `run`."""
+    """The result of the call of the actor's `run`, which returns when the process ends."""
     confirmed: int = 0
     sent: int = 0
     place: ActorPlace | None = None

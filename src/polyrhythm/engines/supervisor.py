@@ -600,8 +600,8 @@ class Supervisor:
             self._on_worker_failure(process)
 
     def _on_server_exit(self, process: JobProcess, *, over: bool) -> None:
-        """Act on the death of a server. The lead decides whether a job whose servers had gathered goes
-        on."""
+        """Act on the death of a server. If all servers of the job had joined, the lead decides
+        whether the job goes on."""
         request = process.request
         gathered = self._members.gathered(self._job.servers)
         loss = loss_of(request.number, reported=process.reported, gathered=gathered)

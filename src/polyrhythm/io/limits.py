@@ -17,11 +17,11 @@ _LIMITS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 def usable_cores(membership: Path = _MEMBERSHIP, groups: Path = _GROUPS) -> int:
-    """The number of usable cores, rounded down: a quota of 2.5 cores counts as 2, because the
-    system would stop a third thread in the middle of its work. The quotas are read once.
+    """The number of cores that this process may use. The process may be bound to some of the
+    machine's cores, or limited by the quota of a control group, as in a container.
 
-    These are fewer than the machine has if the process is bound to some of them, or if a control
-    group limits it, as in a container.
+    A quota is rounded down: 2.5 cores count as 2, because the system would stop a third thread in
+    the middle of its work. Quotas are read once.
     """
     bound = getattr(os, "sched_getaffinity", None)
     cores = (os.cpu_count() or 1) if bound is None else len(bound(0))

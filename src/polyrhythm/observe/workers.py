@@ -219,8 +219,8 @@ def _chosen(rows: Sequence[WorkerRow], most: int | None) -> tuple[list[WorkerRow
 
 
 def _urgency(row: WorkerRow) -> tuple[bool, float]:
-    """Rows with a mark come first, and then the workers that compute for the largest share of their
-    time: the others wait for them."""
+    """Sort the rows: those with a mark come first, then the workers that compute for the largest
+    share of their time, because the others wait for them."""
     return row.mark is not None, row.shares[0] if row.shares else 0.0
 
 

@@ -40,7 +40,8 @@ class _Buffer:
     """The values of `own` when the worker began with the present version."""
 
     def values(self) -> torch.Tensor:
-        """The elements of `own` in host memory, in the order of their place."""
+        """The elements of `own`, copied to host memory, in the order in which they are laid out in
+        the buffer's space."""
         assert self.own is not None
         tensor, spec = self.own.detach(), self.place.tensor
         if tuple(tensor.stride()) != spec.strides:

@@ -17,8 +17,8 @@ class Updater(Protocol):
     """How contributions to a slice are added up, and what a fold does with the sum."""
 
     takes_parts: ClassVar[bool]
-    """Whether a contribution may contain only some parts of a slice. Without rounds, replicas then
-    get the resulting step instead of the contribution."""
+    """Whether a contribution may contain only some parts of a slice. If so, replicas get the
+    resulting step in a job without rounds, and not the contribution."""
     takes_rows: ClassVar[bool]
     """Whether a contribution may contain only some rows of a slice that consists of rows."""
     by_name: ClassVar[bool]

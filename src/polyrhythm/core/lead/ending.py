@@ -165,8 +165,8 @@ class Ending:
             self._end()
 
     def give_up_held(self) -> bool:
-        """Give up a model that is held because it cannot be written: a stop was requested. Returns
-        whether there was one."""
+        """Give up a model that the servers hold because it cannot be written, now that a stop was
+        requested. Returns whether there was such a model."""
         held = self._saving.held
         if held is None or not self._saving.active:
             return False

@@ -124,7 +124,8 @@ class LeadOutbox:
         self.tell(member, message)
 
     def lease(self, member: Member, lease: m.Leased) -> None:
-        """Send a member its lease. The plan that makes leases knows neither term nor epochs."""
+        """Send a member its lease, with the term and the epochs, which the data plan does not
+        know."""
         self.tell(member, replace(lease, **self.identity(member)))
 
     def stop_members(self, reason: Reason, *, failed: bool) -> None:

@@ -1,13 +1,14 @@
 """Ends a job whose workers hang in their own code after its time limit (`--max-seconds`).
 
 *If round 1 has not opened, because no worker has attached a model, all workers are removed, and the
-job has failed. Otherwise workers may still take the final version:*
+job has failed. Otherwise the job ends in two steps:*
 
 *First the job is stopped as on request: workers contribute what they have computed, the open round
-is folded without workers that contribute nothing, and every worker gets the final version. A worker
-that has the final version runs the code after its loop, and the job waits for it without a limit,
-as at every end. A worker that does not take the final version within the patience is removed, and
-counts as failed. The job ends when no worker is left (decision 105).*
+is folded without workers that contribute nothing, and every worker is offered the final version.
+Then the job waits for its workers. A worker that has the final version runs the code after its
+loop, and the job waits for it without a limit, as at every end. A worker that does not take the
+final version within the patience is removed, and counts as failed. The job ends when no worker is
+left (decision 105).*
 """
 
 from polyrhythm.core.lead.members.lifecycle import Lifecycle

@@ -174,7 +174,7 @@ class Saving:
         for slice_ in sorted(self._state.missing):
             server = self._state.copies[slice_][0] if copied else routes[slice_].primary
             if server not in self._routing.roster.addresses:
-                continue  # its copies are lost, and the file is given up in a moment
+                continue  # its copies are lost, so the caller gives the file up
             if self._state.asked.get(slice_) == (server, incarnations[server]):
                 busy[server] = busy.get(server, 0) + 1
             else:

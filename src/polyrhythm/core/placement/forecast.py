@@ -109,8 +109,8 @@ def _slowest_link(
     sent: float,
 ) -> float:
     """The bytes of slices per second that the links between a host and the workers on other hosts
-    can carry, as far as a link is slower than its hosts explain. A link is shared if workers at both
-    ends use servers at the other. `shares`: what each host could give each of its links."""
+    can carry. Only links count that are slower than their hosts are. A link is shared if workers at
+    both ends use servers at the other. `shares`: what each host could give each of its links."""
     most = math.inf
     for other, count in workers.items():
         measured = [each for each in (rate(host, other), rate(other, host)) if is_rate(each)]

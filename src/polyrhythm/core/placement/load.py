@@ -22,8 +22,8 @@ import msgspec
 
 
 class LoadLine(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The time of a round on a host with m bytes of slices: `fixed_s` + `byte_s` * m seconds, but no
-    less than m / `most` and than `away_s` - `away_byte_s` * m seconds."""
+    """The time of a round on a host with m bytes of slices: the longest of `fixed_s` + `byte_s` *
+    m, m / `most`, and `away_s` - `away_byte_s` * m seconds."""
 
     fixed_s: float
     byte_s: float
@@ -31,8 +31,8 @@ class LoadLine(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The bytes of slices per second that the slowest of the host's links can carry."""
     away_s: float = 0.0
     away_byte_s: float = 0.0
-    """If workers pull after all have pushed: the time of the host's workers without any slice on the
-    host, and by how much a byte on the host makes it shorter."""
+    """Used if workers pull after all have pushed: how long the transfers of the host's own workers
+    take while the host holds no slice, and by how much each byte that it holds shortens them."""
 
     def seconds(self, nbytes: float) -> float:
         away_s = self.away_s - self.away_byte_s * nbytes
@@ -44,8 +44,8 @@ class LoadLine(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     @property
     def lowest(self) -> tuple[float, float]:
-        """The shortest time of a round on this host, whatever the others do, and with how many
-        bytes."""
+        """The shortest possible time of a round on this host, and the bytes of slices with which it
+        takes that time."""
         if not self.away_byte_s:
             return self.fixed_s, 0.0
         rises = (self.away_s - self.fixed_s) / (self.away_byte_s + self.byte_s)
@@ -81,7 +81,8 @@ def water_fill(lines: Sequence[LoadLine], nbytes: float) -> list[float]:
     if any(free):
         return _share_freely(lines, free, nbytes)
     held = [0.0] * len(lines)
-    # hosts that are slower than the others at their best hold what is best for them
+    # A host whose shortest possible round is longer than the round of the others gets the bytes of
+    # that shortest round.
     slow = sorted(range(len(lines)), key=lambda at: lines[at].lowest)
     left = nbytes
     while True:

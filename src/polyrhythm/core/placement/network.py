@@ -37,7 +37,8 @@ _OFFSETS = 16
 
 
 class Average(msgspec.Struct, gc=False):
-    """A rate that follows a change within two values, but not a single outlier."""
+    """The average of a rate. After a lasting change it has the new rate within two values; a single
+    outlier moves it only in part."""
 
     value: float
     _far: int = 0
@@ -81,7 +82,8 @@ class Network(msgspec.Struct, kw_only=True):
     when it was made. The smallest is the one with the least delay."""
     _settled_ns: int = 0
     _heard: set[str] = set()
-    """The workers that have sent contributions since then."""
+    """The workers that have sent contributions since `_settled_ns`, when bursts were last taken
+    into the averages."""
 
     @property
     def hosts(self) -> tuple[str, ...]:
@@ -198,8 +200,8 @@ def is_plausible(burst: Burst, at_ns: int) -> bool:
 
 
 def busiest_rate(transfers: Iterable[Transfer]) -> float:
-    """The rate at which the busiest quarter of the bytes of these transfers came: the bytes are ordered
-    by the total rate of all transfers that are under way with theirs."""
+    """The rate of the busiest quarter of the bytes of these transfers. A byte is the busier, the
+    higher the total rate of all transfers is that are under way together with its own."""
     changes: dict[int, tuple[float, int]] = {}
     for item in transfers:
         rate = item.nbytes * 1e9 / (item.ended_ns - item.began_ns)

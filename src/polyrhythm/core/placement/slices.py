@@ -7,7 +7,8 @@ has slices of its own, which are cut between rows. If there are probe slices, th
 beginning of the longest range of parameters. Every process computes the same slices from the same
 model description, which contains the division.
 
-What workers get of each other's values of a buffer.
+A buffer of the model is shared in one of three ways (`SHARINGS`), which say what a worker gets of
+the values of other workers:
 
 *mean*: the mean over the workers that changed it, weighted by points (integers: the largest value).
 *first*: every worker gets the values of the evaluator, the one worker that evaluates the model for

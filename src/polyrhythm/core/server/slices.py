@@ -278,8 +278,7 @@ class HeldSlices(Generic[Held]):
 
     def judge_seed(self, message: Seed) -> Verdict:
         """Whether to take the initial parameters of a slice. *They are taken once, and never after
-        training has begun.* They are ignored if a worker sends them that was to send them under
-        earlier routes."""
+        training has begun.* They are ignored if they come from the seeder of earlier routes."""
         if message.routing < self.routing:
             return Verdict.MOVED
         held = self._held.get(message.slice)
@@ -509,10 +508,10 @@ class HeldSlices(Generic[Held]):
         return Verdict.REPEATED if copy.stamp.number <= held.stamp.number else Verdict.GAP
 
     def copied(self, copy: Copy, verdict: Verdict) -> StepCopied | None:
-        """Record a step that was judged so, and made if it is new. Returns the event that reports
-        the step, if it is in all slices that are copied from its primary. *A step that was made is
-        recorded even if the slice has got another primary meanwhile: the stamp then shows the new
-        primary that the two slices differ.*"""
+        """Record a step of the primary. `verdict`: what `judge_step` returned; the step was made if
+        it is new. Returns the event that reports the step, if it is in all slices that are copied
+        from its primary. *A step that was made is recorded even if the slice has got another
+        primary meanwhile: the stamp then shows the new primary that the two slices differ.*"""
         if verdict not in (Verdict.NEW, Verdict.REPEATED, Verdict.GAP):
             return None
         if verdict is Verdict.NEW and (held := self._held.get(copy.slice)) is not None:

@@ -22,10 +22,9 @@ _ADAPTIVE = "root"
 
 
 def power_for(async_scale: str, optimizer: str | None) -> float:
-    """The power p: the learning rate of each contribution is multiplied by 1/members^p.
-    `optimizer`: the optimizer that servers run for this slice; None if they add what workers send.
-
-    How much of a full step one contribution makes, without rounds.
+    """How much of a full step one contribution makes without rounds: its learning rate is
+    multiplied by 1/members^p, and this is p. `optimizer`: the optimizer that servers run for this
+    slice; None if they add what workers send.
 
     In the time of one round each of P members makes a step of its own. *These P steps together must
     move the parameters as far as the one step of bsp would. So the share of the rate depends on the

@@ -88,9 +88,8 @@ class ScheduleCalls:
         self._catching_up = False
         """Whether the last calls may be those of a loop that catches up with the passes."""
         self._ahead = 0.0
-        """How many steps the scheduler is ahead of the job, because it had made steps before the
-        job began, or because the loop calls it before its first step or did not call it in its first
-        steps."""
+        """How many more steps the scheduler has made than the job. It may have made steps before
+        the job began, and loops differ in when they first call it."""
 
     def steps(self, position: int, job: JobSteps, catches_up: int = 0) -> int:
         """The loop calls the scheduler, which has made `position` steps. Returns how many steps it

@@ -37,7 +37,8 @@ class Remembered(Generic[Value]):
 
     @property
     def chunks(self) -> Collection[int]:
-        """The chunks whose points have added something to the row, or to the difference."""
+        """The chunks whose points have added something to the worker's row, or to the difference
+        that is not contributed yet."""
         return self._subtotals.keys()
 
     def take(self, lease: Leased) -> set[int]:
@@ -74,8 +75,9 @@ class Remembered(Generic[Value]):
         return self._add(self._zero(), self._subtotals.get(chunk, self._zero()))
 
     def adopt(self, chunk: int, subtotal: Value) -> None:
-        """Add a chunk that has come from another worker, which has subtracted `subtotal`: at once,
-        although this worker has not visited the points yet."""
+        """Add to the difference what the points of a chunk have added at another worker
+        (`subtotal`), which has subtracted it. This is done when the chunk arrives, before this
+        worker visits the points."""
         self.on_visited(chunk, subtotal)
 
     def collect(self) -> Value:

@@ -74,7 +74,7 @@ class _Work(msgspec.Struct):
     not_made: int = 0
     """For how many of the left out steps the training loop has not called `optimizer.step`."""
     why: NotFinite | None = None
-    """Why the last of them is left out."""
+    """Why the last left out step was left out."""
     gathered: float = 0.0
     """The weight at the end of the last micro-batch."""
     ended_ns: int = 0

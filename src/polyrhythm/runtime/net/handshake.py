@@ -71,8 +71,8 @@ def must_prove(link: Link) -> bool:
 def introduce(
     link: Link, hello: Hello, secret: Secret | None = None, seat: Seat = UNKNOWN_SEAT
 ) -> m.HelloReply:
-    """Perform the opener's part of the handshake. If the handshake fails, the link is closed.
-    `seat`: the process that must answer for the lead."""
+    """Perform the opener's part of the handshake. If it fails, close the link. `seat`: names the
+    process that must answer on a link to the lead."""
     try:
         return _introduce(link, hello, secret, seat)
     except BaseException:

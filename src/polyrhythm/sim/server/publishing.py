@@ -18,7 +18,8 @@ _Slots: TypeAlias = tuple[int, ...]
 _Read: TypeAlias = tuple[list[Place], list[Any]]
 """The places from which a version is read, and their stamps when sending began."""
 _Sending: TypeAlias = tuple[Channel, int, _Read | None]
-"""The channel, the worker, and what the worker reads (None if that is not checked)."""
+"""One reader of a version: its channel, its worker, and what the checker knows of its reading (None
+without a checker)."""
 
 
 class SimPublishing:

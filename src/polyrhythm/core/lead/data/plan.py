@@ -58,8 +58,8 @@ class Ahead(msgspec.Struct):
         return self._before.get(index, place)
 
     def passes(self, least: int) -> int:
-        """The full passes in the version that was folded. `least`: the full passes if all progress
-        counts."""
+        """The number of full passes in the version that was folded. `least`: the number of full
+        passes if the progress for the next fold is included."""
         return min([least, *(passes for passes, _ in self._before.values())])
 
     def settle(self) -> None:
@@ -131,8 +131,8 @@ class CommonData:
         return self._plan.counted.least
 
     def reads(self, member: Holder, index: int) -> bool:
-        """A lease of common points moves like a lease of points that must be sent; see
-        `migration.Concurrent` with `sends=False`."""
+        """Always False, although every member can read the points: so a chunk moves in the same
+        steps as one whose points must be sent (`migration.Concurrent` with `sends=False`)."""
         return False
 
     def may_move(self, index: int, source: Holder, target: Holder, *, sent: bool) -> bool:
@@ -439,7 +439,7 @@ class DataPlan:
         self.note_ended(self.moves.pop(move.chunk))
 
     def note_ended(self, move: ChunkMove) -> None:
-        """Let this move be counted: it has ended."""
+        """Keep a move that has ended, until `migration.py` counts it."""
         self._state.ended.append(move)
 
     @property

@@ -58,8 +58,8 @@ class Removals(msgspec.Struct):
         self._leaving = set()
 
     def on_view_known(self) -> list[Holder]:
-        """Note that every server knows the view. Returns the members of whose removal every server
-        knows now."""
+        """Note that every server knows the last view. Returns the removed members that are missing
+        from this view: now every server knows of their removal."""
         gone, self._telling = sorted(self._telling), set()
         return gone
 

@@ -28,7 +28,7 @@ from polyrhythm.wire.messages.reasons import STREAM_ENDED, Field
 class LifecycleState(msgspec.Struct):
     suspicion: Suspicion
     stream_ended: bool = False
-    """Whether the member that has left last had a stream that has ended."""
+    """Whether the last member that left did so because its data stream had ended."""
 
 
 class Lifecycle:

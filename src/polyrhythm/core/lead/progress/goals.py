@@ -136,8 +136,8 @@ MOST_NS = 60 * 10**9
 
 
 def patience_ns(limit_ns: int, longest_ns: int) -> int:
-    """How long a job goes on after its limit without a fold. `longest_ns`: the longest time between
-    two contributions of a worker before the limit."""
+    """The patience of a job: how long it goes on after its time limit if no fold comes.
+    `longest_ns`: the longest time between two contributions of a worker before the limit."""
     return min(max(limit_ns // 10, LEAST_NS), MOST_NS) + longest_ns
 
 
@@ -160,14 +160,14 @@ class TimeLimit(msgspec.Struct):
     _until_ns: int | None = None
     """When the job reaches its limit; None if there is no limit, or if round 1 has not opened."""
     _since_ns: int = 0
-    """When the patience began."""
+    """The time from which the patience (`patience_ns`) counts."""
     _began_ns: dict[int, int] = {}
     """Per worker, when it entered or contributed last."""
     _longest_ns: int = 0
     wake_ns: int | None = None
-    """When to call `overdue`; None if the lead waits for nothing after the limit."""
+    """When to call `overdue`: the end of the patience. None if the lead is not waiting for it."""
     leaving: bool = False
-    """Whether the patience with workers that have not left their loops has begun."""
+    """Whether the present patience is that for workers that have not left their loops yet."""
 
     @classmethod
     def begin(cls, seconds: float | None) -> "TimeLimit":
@@ -218,7 +218,7 @@ class TimeLimit(msgspec.Struct):
     # -- after the limit -----------------------------------------------------------------------
 
     def wait_from(self, since_ns: int) -> None:
-        """Wait for the patience, which begins at this time."""
+        """Begin the patience at this time."""
         self._since_ns = since_ns
         self.wake_ns = since_ns + self.patience_ns
 

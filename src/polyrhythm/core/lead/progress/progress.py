@@ -325,7 +325,7 @@ class JobProgress:
     def count(self, trailer: Trailer, points: int, now_ns: int) -> None:
         """Count a complete contribution, with this many points that count as visited."""
         worker, report = trailer.worker, trailer.report
-        # workers are told this number, and read no larger one
+        # a message to workers can contain no larger number
         self._state.points = min(MOST_COUNT, self._state.points + points)
         self.steps.count(report)
         self._state.skipped = 0

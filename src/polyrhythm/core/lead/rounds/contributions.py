@@ -90,7 +90,7 @@ class Contributions(msgspec.Struct):
     The orders for all earlier folds did not name them."""
     _torn: int = -1
     _whole_from: int = 0
-    """From this round on, all servers have each complete contribution in the same round."""
+    """Folds of earlier rounds than this one may contain a contribution in some slices only."""
 
     def keep_until_folded(self) -> None:
         """Remember complete contributions until they are folded, because a server that is promoted

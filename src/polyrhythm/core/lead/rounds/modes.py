@@ -227,9 +227,9 @@ class ByArrival:
 
 
 MANY_MISSING = 0.05
-"""A hold is written to the journal when more than this share of the points is missing. A chunk that
-moves from a slow worker to a fast one is about 1% of the points, and is missing from one version
-only."""
+"""A hold (see `MStepHold`) is written to the journal when more than this share of the points is
+missing. A chunk that moves from a slow worker to a fast one is about 1% of the points, and is
+missing from one version only."""
 MOST_PASSES = 2
 """A hold ends when as many points were visited as in this many passes. The new holders visit the
 missing points first. With equal workers they are back after less than one pass; the second pass

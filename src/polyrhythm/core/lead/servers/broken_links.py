@@ -99,8 +99,8 @@ class BrokenLinksState(msgspec.Struct):
 
 class BrokenLinks:
     wake_ns = None
-    """A report is forgotten with the heartbeat or the tick that follows its end, so the lead is not
-    woken for it."""
+    """None: the lead need not be woken to forget a report, because it does so with the next
+    heartbeat or tick."""
 
     def __init__(
         self,

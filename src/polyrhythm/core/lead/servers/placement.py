@@ -37,7 +37,7 @@ from polyrhythm.core.sync.policy import Traits
 from polyrhythm.wire.messages import JobSpec
 
 _ROUNDS = 20
-"""How many rounds `elastic` fits, and how often."""
+"""`elastic` fits its lines to this many rounds, and decides once in this many rounds."""
 
 
 class PlacementState(msgspec.Struct):
@@ -158,7 +158,8 @@ class Placement:
     # -- the decision --------------------------------------------------------------------------
 
     def _consider(self, forecast: Forecast, rounds: int) -> bool:
-        """Adopt a new assignment if it pays in so many rounds, and did at the last measurement."""
+        """Adopt a new assignment if it pays within this many rounds, according to this measurement
+        and the one before it."""
         state, routing, lines = self._state, self._routing, forecast.lines
         held = routing.held(routing.routes)
         now_s = forecast.seconds(held)

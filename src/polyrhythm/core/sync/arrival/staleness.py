@@ -21,7 +21,7 @@ class Staleness(msgspec.Struct):
     bound: int | None
     _held: set[int] = set()
     _arriving: set[int] = set()
-    """The held workers that arrived since the gate was last examined."""
+    """The workers that have arrived since the gate was last examined, and wait."""
     _least: int = 0
     """The minimum of the clocks when the gate was last examined."""
     _since_ns: int = 0

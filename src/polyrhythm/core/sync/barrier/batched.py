@@ -57,13 +57,12 @@ class MeasuredBatch:
 
 
 class BatchSize(msgspec.Struct):
-    """Tries each size for four rounds, starting with 32 points. If no objective is reported, the
-    size stays.
+    """The search for the batch size of BSPV: it tries each size for four rounds, starting with 32
+    points. If no objective is reported, the size stays.
 
-    Under BSPB a batch is all points of a worker (`WHOLE`). BSPV searches for the size at the
-    beginning of training, by cost and benefit. FSP takes that rule from another paper. This module
-    has a simple version of the rule: double the size while the objective falls faster per second
-    (the time at barriers included), then keep the best size.
+    BSPV chooses the size at the beginning of training, by cost and benefit. FSP takes that rule
+    from another paper. This is a simple version of the rule: double the size while the objective
+    falls faster per second (the time at barriers included), then keep the best size.
     """
 
     _climb: Climb

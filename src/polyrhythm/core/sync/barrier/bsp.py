@@ -57,7 +57,8 @@ class Bsp(msgspec.Struct):
     _until_ns: int | None = None
     """When the timer fires."""
     _waiting: Decision = Decision(False, NO_WORKERS, None, _WAITING)
-    """The decision that is returned until the timer fires."""
+    """The decision `wait until the timer fires`, made when the timer is set, and returned after
+    every event before that."""
 
     @property
     def members(self) -> list[int]:

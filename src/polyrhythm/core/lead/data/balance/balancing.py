@@ -38,8 +38,8 @@ def choose(
     held: Sequence[HeldChunk], amount: float, last_pass: int | None, *, ends: bool
 ) -> list[int]:
     """Choose chunks with about `amount` points in all. `last_pass`: the number of passes after
-    which the job ends; None if no number of passes ends it. `ends`: `amount` counts remaining
-    visits instead of points.
+    which the job ends; None if no number of passes ends it. `ends`: all members are to finish the
+    job at the same time, so `amount` counts remaining visits instead of points.
 
     *Chunks whose points need not be sent, because the target has a copy, go first. Then come the
     chunks that the worker has visited in this pass, the most recent one first: these chunks need no
@@ -125,13 +125,15 @@ class BalancingState(msgspec.Struct):
 
 
 class Balancing:
-    """*The next decision is made only when the last moves are complete, and every member has been
-    measured in a few rounds after these moves. Decisions about the end of a pass are made more
-    often.*"""
+    """Decides at folds which chunks move, and orders their moves.
+
+    *A decision is made only when the last moves are complete, and every member has been measured in
+    a few rounds after these moves. Decisions about the end of a pass are made more often.*
+    """
 
     def __init__(self, state: BalancingState, plan: DataPlan, migration: Migration) -> None:
-        """*Where the migration evens passes: after the first move, chunks also move so that all members
-        finish every pass at the same time.*"""
+        """*If the migration evens passes (`migration.evens_passes`), chunks also move so that all
+        members finish every pass at the same time. This begins with the first move.*"""
         self._state = state
         self._plan = plan
         self._migration = migration

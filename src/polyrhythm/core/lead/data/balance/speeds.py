@@ -95,8 +95,8 @@ class _Measured(msgspec.Struct):
     counted: _Rounds = msgspec.field(default_factory=_Rounds)
     """The rounds from which the speed is computed. Forgotten rounds are not among them."""
     late: _Rounds = msgspec.field(default_factory=_Rounds)
-    """The rounds since rounds were last forgotten. The next time, all rounds before these are
-    forgotten."""
+    """The rounds since the last time that earlier rounds were forgotten. When rounds are forgotten
+    again, only these stay."""
     wander: float = 0.0
     """The mean square of the difference between the recent mean and the long mean, as a share of the
     long mean."""
