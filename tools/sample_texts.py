@@ -17,6 +17,7 @@ import tokenize
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import indent
 
 _WORDS = 4
 """The least number of words of a text in the sample. Shorter texts cannot be judged by
@@ -76,9 +77,8 @@ def _python_texts(source: str, name: str) -> Iterator[Text]:
             for statement in body:
                 if _is_text(statement):
                     docstrings.add(id(statement.value))
-                    yield Text(
-                        "docstring", f"{name}:{statement.lineno}", _plain(statement.value.value)
-                    )
+                    place = f"{name}:{statement.lineno}"
+                    yield Text("docstring", place, _paragraphs(statement.value.value))
     if name.startswith("src"):
         yield from _messages(tree, name, docstrings)
     yield from _comments(source, name)
@@ -147,6 +147,11 @@ def _plain(text: str) -> str:
     return " ".join(text.split())
 
 
+def _paragraphs(text: str) -> str:
+    """The paragraphs of a docstring, each as one line."""
+    return "\n".join(_plain(paragraph) for paragraph in re.split(r"\n\s*\n", text.strip()))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, default=1)
@@ -161,7 +166,7 @@ def main() -> None:
     ]
     drawn = texts if chosen.all else sample(texts, chosen.count, chosen.seed)
     for number, text in enumerate(drawn, 1):
-        print(f"{number}. [{text.group}, {text.kind}] {text.place}\n   {text.words}")
+        print(f"{number}. [{text.group}, {text.kind}] {text.place}\n{indent(text.words, '   ')}")
 
 
 if __name__ == "__main__":

@@ -12,7 +12,11 @@ LEAST = 1  # otherwise nothing is sent
 
 
 def send(name: str) -> None:
-    """Send it to the peer at once."""
+    """Send it to the peer
+    at once.
+
+    Nothing is sent twice.
+    """
     # The peer may have closed the link,
     # and then there is nothing to send.
     raise ValueError(f"{name} has no link to send over")
@@ -43,13 +47,13 @@ def test_every_kind_of_text_is_found_with_its_line(tmp_path: Path) -> None:
         ("docstring", "src/module.py:5", "How many of them there may be."),
         ("comment", "src/module.py:3", "the peer refuses more"),
         ("comment", "src/module.py:4", "otherwise nothing is sent"),
-        ("docstring", "src/module.py:9", "Send it to the peer at once."),
+        ("docstring", "src/module.py:9", "Send it to the peer at once.\nNothing is sent twice."),
         (
             "comment",
-            "src/module.py:10",
+            "src/module.py:14",
             "The peer may have closed the link, and then there is nothing to send.",
         ),
-        ("message", "src/module.py:12", "{} has no link to send over"),
+        ("message", "src/module.py:16", "{} has no link to send over"),
         ("documentation", "docs/page.md:3", "One sentence stands here."),
         ("documentation", "docs/page.md:3", "Another one follows it."),
         ("documentation", "README.md:1", "This project sends things to peers."),
