@@ -17,10 +17,12 @@ from polyrhythm.api.values import one_of
 from polyrhythm.cli.config import given_of
 from polyrhythm.cli.keywords import flags_from
 from polyrhythm.cli.train import Config
+from polyrhythm.manifests.compose import NAME as COMPOSE
+from polyrhythm.manifests.compose import compose
 from polyrhythm.manifests.kubernetes import NAME as KUBERNETES
 from polyrhythm.manifests.kubernetes import kubernetes
 
-LAUNCHERS = (KUBERNETES,)
+LAUNCHERS = {KUBERNETES: kubernetes, COMPOSE: compose}
 
 
 @flags_from(run_train)
@@ -57,9 +59,11 @@ def manifest(
     Examples:
 
       polyrhythm manifest kubernetes mine.py --workers 8 --servers 2 --epochs 5 > mine.yaml
+
+      polyrhythm manifest compose mine.py --workers 4 --epochs 5 > compose.yaml
     """
-    one_of(LAUNCHERS)("LAUNCHER", launcher)
-    plan, text = kubernetes(job, given_of(ctx, options), image)
+    one_of(tuple(LAUNCHERS))("LAUNCHER", launcher)
+    plan, text = LAUNCHERS[launcher](job, given_of(ctx, options), image)
     for hint in plan.hints:
         say(f"polyrhythm: {hint}")
     sys.stdout.write(text)

@@ -49,7 +49,7 @@ class _Written:
         self._plan = plan
         self._image = image
         self._lead = f"{plan.name}-lead"
-        self._file = f"{_CODE}/{plan.code.stem}.py" if plan.code.path else ""
+        self._file = f"{_CODE}/{plan.file}" if plan.code.path else ""
 
     def text(self) -> str:
         plan = self._plan
@@ -115,7 +115,7 @@ apiVersion: v1
 kind: ConfigMap
 {self._metadata(self._plan.name)}
 data:
-  {scalar(self._plan.code.stem + ".py")}: {block(text, 4)}
+  {scalar(self._plan.file)}: {block(text, 4)}
 """
 
     def _volume(self) -> str:

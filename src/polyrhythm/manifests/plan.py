@@ -33,6 +33,7 @@ WAIT = "1h"
 """How long workers and servers wait for the lead: until its image is there, and its machine is free."""
 
 _NAME = re.compile(r"[a-z]([a-z0-9-]{0,38}[a-z0-9])?", re.ASCII)
+_FILE = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
 _OF_SERVERS = ("digest", "link", "debug")
 """Options of `train` that `polyrhythm server` has too."""
 _OF_WORKERS = (*_OF_SERVERS, "threads", "devices", "share_data")
@@ -142,6 +143,11 @@ class Plan:
     @property
     def port(self) -> int:
         return self.given.get("port") or PORT
+
+    @property
+    def file(self) -> str:
+        """A name for the job's file in containers."""
+        return f"{self.code.stem if _FILE.fullmatch(self.code.stem) else self.name}.py"
 
     @property
     def resumes(self) -> bool:
