@@ -1,4 +1,4 @@
-"""`polyrhythm bench exchange`: it verifies the sum, and its numbers are consistent."""
+"""`polyrhythm bench`: it verifies the sum, and its numbers are consistent."""
 
 import json
 from pathlib import Path
@@ -50,3 +50,14 @@ def test_a_measurement_in_which_a_worker_missed_rounds_says_so() -> None:
         final_reports([{"what": "evicted", "name": "worker-1"}, *reports], workers=2)
     with pytest.raises(JobFailed, match="not the sum of all contributions"):
         final_reports(reports, workers=2)
+
+
+def test_bench_slices_measures_what_a_slice_costs(tmp_path: Path) -> None:
+    done = call("bench", "slices", "--size", "1MiB", "--rounds", 3, "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert [x for x, _ in result["seconds"]] == [2**power for power in range(14, 21)]
+    assert all(seconds > 0 for _, seconds in result["seconds"])
+    assert result["alpha"] >= 0 and 2**14 <= result["fastest_nbytes"] <= 2**20
+    small = call("bench", "slices", "--size", "500KB", cwd=tmp_path)
+    assert small.returncode == 2 and "--size 500KB is too small" in small.stderr

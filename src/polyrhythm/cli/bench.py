@@ -18,6 +18,7 @@ from polyrhythm.api.hosts import child_requests
 from polyrhythm.api.options import check_values
 from polyrhythm.api.training import train
 from polyrhythm.core.devices import CPU, parse_devices
+from polyrhythm.core.placement.division import ALPHA, best_nbytes, fit_alpha
 from polyrhythm.core.values import parse_size
 from polyrhythm.engines.engine import EngineWatch, choose_engine
 from polyrhythm.engines.environment import environment
@@ -143,6 +144,77 @@ def exchange(
             print(f"{key:20} {value}")
 
 
+@bench.command()
+def slices(
+    size: Annotated[
+        str, typer.Option(help="The size of the model, such as 21MB: how much a worker pushes.")
+    ] = "21MB",
+    workers: Annotated[int, typer.Option(help="Worker processes.")] = 2,
+    servers: Annotated[int, typer.Option(help="Server processes.")] = 1,
+    link: Annotated[str, typer.Option(help="How processes are linked: tcp or local.")] = "tcp",
+    rounds: Annotated[
+        int | None,
+        typer.Option(help="Rounds to measure per size; default: as many as take about a second."),
+    ] = None,
+    json_: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
+    debug: flags.Debug = False,
+) -> None:
+    """Measure which size of slices is best (--slice-size).
+
+    A slice costs as much time as some bytes more: alpha. Between machines, --slice-size auto makes
+    slices of sqrt(M alpha / N) bytes, for a model of M bytes and N workers, with the alpha of the paper
+    (120,000). If another size is best here, give it with --slice-size.
+    """
+    nbytes = pushed_nbytes(size)
+    if nbytes < _LEAST_SWEPT:
+        raise UsageError(f"--size {size} is too small: sizes of slices are compared from 1MiB on")
+    if rounds is not None and rounds < 1:
+        raise UsageError("--rounds must be at least 1")
+    check_values(train, {"workers": workers, "servers": servers, "link": link})
+    measured = rounds or max(10, _rounds_for(nbytes) // 4)
+    times: list[tuple[float, float]] = []
+    for slice_nbytes in _swept(nbytes // max(1, servers)):
+        options = {"nbytes": str(nbytes), "warmup": "5", "workers": str(workers), "in_place": "no"}
+        spec = JobSpec(
+            job=uuid.uuid4().hex,
+            name="exchange",
+            workers=workers,
+            servers=servers,
+            rounds=5 + measured,
+            slice_nbytes=slice_nbytes,
+            link=link,
+            updater="addition",
+            options=options,
+        )
+        check_spec(spec)
+        times.append((slice_nbytes, 1 / _measure(spec, link, "auto", CPU, debug)))
+        if not json_:
+            print(
+                f"{slice_nbytes / 1024:8,.0f} KiB  {times[-1][1] * 1e3:9.2f} ms a round", flush=True
+            )
+    alpha = fit_alpha(times, workers)
+    best, fastest = best_nbytes(nbytes, workers, alpha), min(times, key=lambda pair: pair[1])[0]
+    if json_:
+        found = {"alpha": round(alpha), "best_nbytes": round(best), "fastest_nbytes": fastest}
+        given = {"nbytes": nbytes, "workers": workers, "servers": servers, "link": link}
+        print(json.dumps({**given, **found, "seconds": times}))
+        return
+    print(f"alpha         {alpha:,.0f} bytes (the paper: {ALPHA:,.0f})")
+    if alpha > 0:
+        print(f"best size     {best / 1024:,.0f} KiB by sqrt(M alpha / N)")
+    else:
+        print("best size     any: small slices cost no more than large ones here")
+    print(f"fastest here  {fastest / 1024:,.0f} KiB")
+
+
+_LEAST_SWEPT = 2**20
+
+
+def _swept(most: int) -> list[int]:
+    """Sizes of slices, from 16 KiB to 8 MiB, of which the largest is at most `most` bytes."""
+    return [2**power for power in range(14, 24) if 2**power <= max(2**16, most)]
+
+
 def _measure(spec: JobSpec, link: str, digest: str, devices: str, debug: bool) -> float:
     with tempfile.TemporaryDirectory(prefix="polyrhythm-bench-") as folder:
         requests = child_requests(
@@ -151,6 +223,8 @@ def _measure(spec: JobSpec, link: str, digest: str, devices: str, debug: bool) -
         watch = EngineWatch(say=lambda line: print(line, file=sys.stderr))
         run = choose_engine().run(requests, watch)
         lines = list(read_journal(Path(folder) / "journal.jsonl"))
+    if run.interrupted:
+        raise typer.Exit(128 + run.interrupted)
     if run.failed is not None or run.worker_failures:
         raise JobFailed(run.failed or "; ".join(run.worker_failures.values()))
     reports = final_reports(lines, spec.workers)

@@ -129,6 +129,8 @@ class RunFacts:
     data_sets: dict[str, int] = field(default_factory=dict)
     """The number of points in each data set: in that of the job, which has no name, or in that of
     each worker."""
+    slice_nbytes: int = 0
+    """The size of the largest slice; 0 if unknown."""
     slices: dict[int, int] = field(default_factory=dict)
     """Per server, the number of slices of which it is the primary."""
     servers: list[int] = field(default_factory=list)
@@ -358,6 +360,7 @@ class RunState(RunFacts):
 
     def _placed(self, line: dict[str, Any]) -> None:
         self.nbytes = line["nbytes"]
+        self.slice_nbytes = line.get("slice_nbytes", 0)
         self.slices = dict(enumerate(line["slices"]))
         self.rate, self.momentum = line.get("rate"), line.get("momentum")
 

@@ -17,6 +17,7 @@ other policies too short.
 
 from polyrhythm.core.kinds import BY_POINTS, OFF, steps_on_servers
 from polyrhythm.core.link_kinds import find_link_kind
+from polyrhythm.core.placement.division import LOCAL_NBYTES
 from polyrhythm.core.sync.registry import AUTO, choose_policy, traits_of
 from polyrhythm.errors import UsageError
 from polyrhythm.observe.state import RunState
@@ -62,7 +63,7 @@ def scenario_of(state: RunState, job: JobSpec, sync: str) -> Scenario:
             rounds=max(_LEAST_ROUNDS, state.round, _batches(workers, batch)),
             batch=batch,
             model=Size(max(4, state.nbytes)),
-            slice=Size(job.slice_nbytes),
+            slice=Size(job.slice_nbytes or state.slice_nbytes or LOCAL_NBYTES),
             heartbeat=Duration(job.heartbeat_s * 1e9),
             interval=job.interval,
             coordination=job.coordination,

@@ -12,6 +12,7 @@ from polyrhythm.core.placement.division import (
     MOST_NBYTES,
     best_nbytes,
     choose_division,
+    fit_alpha,
     given_division,
     most_slice_nbytes,
     resume_division,
@@ -118,3 +119,29 @@ def test_a_small_model_has_fewer_probe_slices(length: int) -> None:
 
 def test_a_model_without_trained_parameters_has_no_probe_slices() -> None:
     assert max(slice_sizes(model(1_000_000, group=BUFFERS), Division(2, MIB, 4))) > PROBE_NBYTES
+
+
+def rounds(alpha: float, nodes: int, *, overlaps: bool = True) -> list[tuple[float, float]]:
+    """The seconds of Eq. 1 for a model of 21 MB. If pushes and pulls do not overlap, no worker waits for
+    a whole slice."""
+    rate, nbytes = 12.5e6, 21e6
+    waits = nodes if overlaps else 0
+    return [
+        (x, nodes * nbytes / rate + (waits * x + nbytes * alpha / x + alpha) / rate)
+        for x in (2.0**power for power in range(14, 24))
+    ]
+
+
+@pytest.mark.parametrize("overlaps", [True, False])
+@pytest.mark.parametrize("alpha", [2e3, 1.2e5])
+@pytest.mark.parametrize("nodes", [2, 12])
+def test_alpha_is_found_in_the_times_of_rounds(nodes: int, alpha: float, overlaps: bool) -> None:
+    assert fit_alpha(rounds(alpha, nodes, overlaps=overlaps), nodes) == pytest.approx(
+        alpha, rel=0.02
+    )
+
+
+def test_alpha_is_zero_if_small_slices_cost_nothing() -> None:
+    assert fit_alpha([(x, 1.0) for x in (1e4, 1e5, 1e6)], 2) == 0
+    assert fit_alpha([(1e4, 0.9), (1e5, 1.0), (1e6, 1.1)], 2) == 0
+    assert fit_alpha([(1e4, 0.5), (1e5, 1.0), (1e6, 1.0)], 2) == 0

@@ -11,6 +11,8 @@ smaller that every server can hold equally many. A size that the user gives is t
 """
 
 import math
+from collections.abc import Sequence
+from statistics import linear_regression
 
 from polyrhythm.core.placement.assignment import PROBES
 from polyrhythm.core.placement.schemes import AWARE
@@ -32,6 +34,26 @@ _LINE = 64
 def best_nbytes(nbytes: float, nodes: int, alpha: float = ALPHA) -> float:
     """x = sqrt(M alpha / N) (Eq. 4)."""
     return math.sqrt(nbytes * alpha / nodes)
+
+
+def fit_alpha(times: Sequence[tuple[float, float]], nodes: int) -> float:
+    """alpha, from the seconds of rounds with slices of at least three sizes: those of least squares in
+    T = a + d x + c / x (Eq. 2), where alpha = N c / a. 0 if small slices do not cost more."""
+    sizes, seconds = [x for x, _ in times], [t for _, t in times]
+    inverses = [1 / x for x in sizes]
+    rest, rest_s = _without(sizes, inverses), _without(sizes, seconds)
+    cost = linear_regression(rest, rest_s, proportional=True).slope
+    without = [t - cost * inverse for t, inverse in zip(seconds, inverses, strict=True)]
+    delay, constant = linear_regression(sizes, without)
+    if delay < 0:  # large slices cannot be faster for this reason
+        cost, constant = linear_regression(inverses, seconds)
+    return max(0.0, nodes * cost / constant) if constant > 0 else 0.0
+
+
+def _without(sizes: Sequence[float], values: Sequence[float]) -> list[float]:
+    """What a linear function of the sizes does not explain of these values."""
+    slope, constant = linear_regression(sizes, values)
+    return [value - constant - slope * x for x, value in zip(sizes, values, strict=True)]
 
 
 def given_division(job: JobSpec) -> Division | None:
