@@ -19,11 +19,13 @@ from polyrhythm.io.link import Link
 from polyrhythm.io.local import dial_local, listen_local, local_link
 from polyrhythm.io.memory import memory_pair
 from polyrhythm.io.segments import Piece, Segment
+from polyrhythm.io.stream import undelivered_nbytes, unread_nbytes
 from polyrhythm.io.tcp import dial_tcp, listen_tcp, tcp_link
 from polyrhythm.wire import messages as m
 from polyrhythm.wire.digests import Digest
 from polyrhythm.wire.frames import FLAG_REFERENCE, MEMBER, Limits, encode
 from polyrhythm.wire.messages.reasons import failed
+from tests.cluster.processes import wait_until
 from tests.conformance.masked import masked_pair
 
 MIB = 1024 * 1024
@@ -214,6 +216,60 @@ def test_over_tcp_done_is_called_after_the_bytes_were_written() -> None:
     assert not done.is_set(), "the peer has not read, and no socket buffer is that large"
     Reader(pair.there, 1).finish()
     assert done.wait(10)
+    disconnect(pair)
+
+
+def until_arrived(link: Any, nbytes: int) -> None:
+    """Wait until this many bytes are in the socket's buffer, or more."""
+    wait_until(lambda: unread_nbytes(link._sock) >= nbytes, "the bytes are here")
+
+
+def test_a_frame_that_was_here_before_its_head_was_read_does_not_begin_a_burst() -> None:
+    """Its rate is not known, so the next frame cannot be said to follow without a break."""
+    pair = connect("tcp")
+    pair.agree(Digest.NONE)
+    bursts: list[tuple[int, int]] = []
+    pair.there.measure_with(lambda peer, began, ended, nbytes: bursts.append((ended, nbytes)))
+    for _ in range(2):
+        pair.here.send(part(), (memoryview(bytes(192 * 1024)),))
+        until_arrived(pair.there, 192 * 1024)
+        pair.there.receive()
+    assert [nbytes for _, nbytes in bursts] == [0, 0]
+    disconnect(pair)
+
+
+def test_over_tcp_a_link_is_closed_when_all_bytes_have_arrived(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """If the peer has sent bytes that are never read, the kernel drops the bytes that are on the way."""
+    pair = connect("tcp")
+    pair.agree(Digest.NONE)
+    written, nbytes = threading.Event(), 768 * 1024
+    pair.here.send(part(), (memoryview(bytes(nbytes)),), done=written.set)
+    pair.there.send(part())
+    until_arrived(pair.here, 1)
+    assert written.wait(10)
+    assert undelivered_nbytes(pair.here._sock), "some bytes wait until the peer reads"
+    shut, on_the_way = pair.here._shut, []
+
+    def note_and_shut() -> None:
+        on_the_way.append(undelivered_nbytes(pair.here._sock))
+        shut()
+
+    looked = threading.Event()
+
+    def look(sock: socket.socket) -> int:
+        looked.set()
+        return undelivered_nbytes(sock)
+
+    monkeypatch.setattr(pair.here, "_shut", note_and_shut)
+    monkeypatch.setattr("polyrhythm.io.stream.undelivered_nbytes", look)
+    closing = threading.Thread(target=pair.here.close)
+    closing.start()
+    wait_until(lambda: looked.is_set() or not closing.is_alive(), "it waits for the peer")
+    assert len(received(pair.there)) == nbytes
+    closing.join(10)
+    assert on_the_way == [0]
     disconnect(pair)
 
 

@@ -5,6 +5,8 @@ from tests.mutants.mutant import Mutant, mutant
 
 _PAPER = "tests/papers/test_aware.py"
 _FORECAST = "tests/core/placement/test_forecast.py"
+_NETWORK = "tests/core/placement/test_network.py"
+_LINKS = "tests/conformance/test_links.py"
 _LEAD = "tests/core/lead/servers/test_placement.py"
 _DIVISION = "tests/core/placement/test_division.py"
 _DIVIDING = "tests/core/lead/servers/test_dividing.py"
@@ -73,6 +75,55 @@ PLACEMENT: tuple[Mutant, ...] = (
         "LEAST_GAIN + NOISE / math.sqrt(max(1, measured))",
         "LEAST_GAIN",
         f"{_FORECAST}::test_gain_must_exceed_the_error_of_measurements_and_pay_for_moves",
+    ),
+    mutant(
+        "replicas-cost-nothing",
+        "The forecast leaves out what servers send to replicas.",
+        "core:host_line",
+        "(2 * others + replicas) / rate",
+        "2 * others / rate",
+        f"{_PAPER}::test_the_time_of_a_node_without_overlap",
+    ),
+    mutant(
+        "state-travels-for-nothing",
+        "The state of the optimizer does not count among what must be copied.",
+        "core:moving_nbytes",
+        "nbytes * (1 + max(map(_states, spec.optimizers)))",
+        "nbytes",
+        f"{_FORECAST}::test_what_moves_with_a_slice",
+    ),
+    mutant(
+        "slow-peers-blamed-on-fast-hosts",
+        "A fast host counts as slow when only slow hosts send to it.",
+        "core:_at_their_limits",
+        "all(limits.get(peer, math.inf) <= 2 * rate for peer, rate in peers.items())",
+        "False",
+        f"{_NETWORK}::test_what_a_slow_host_sends_does_not_make_a_fast_one_slow",
+    ),
+    mutant(
+        "fast-links-not-seen",
+        "A burst that is too short for a clock is not counted, however many bytes it has.",
+        "core:Bursts.add",
+        "nbytes < _FAST_NBYTES",
+        "True",
+        "tests/core/placement/test_bursts.py::test_a_fast_link_is_seen",
+    ),
+    mutant(
+        "pauses-measured",
+        "The time between two frames counts as the time of the second one, if the first had arrived"
+        " before its head was read.",
+        "io:Mark.goes_on",
+        "during < LEAST_NBYTES",
+        "False",
+        f"{_LINKS}::test_a_frame_that_was_here_before_its_head_was_read_does_not_begin_a_burst",
+    ),
+    mutant(
+        "closed-before-all-has-arrived",
+        "A link is shut down while bytes are on the way, and a message of the peer resets it.",
+        "io:StreamLink.close",
+        "self._await_delivery()",
+        "pass",
+        f"{_LINKS}::test_over_tcp_a_link_is_closed_when_all_bytes_have_arrived",
     ),
     mutant(
         "one-measurement-suffices",

@@ -265,13 +265,18 @@ def test_without_overlap_equal_shares_are_best_if_slow_nodes_have_workers() -> N
     assert held == {True: 0.0, False: pytest.approx(0.25)}
 
 
+@pytest.mark.parametrize("copies", [0, 1])
 @pytest.mark.parametrize("workers", [(1, 1, 1, 1), (0, 0, 3, 1)], ids=["colocated", "mixed"])
-def test_the_time_of_a_node_without_overlap(workers: tuple[int, ...]) -> None:
-    held, rate = (5.0, 0.0, 2.0, 3.0), 4.0
+def test_the_time_of_a_node_without_overlap(workers: tuple[int, ...], copies: int) -> None:
+    held, rate, everywhere = (5.0, 0.0, 2.0, 3.0), 4.0, sum(workers)
     for node, count in enumerate(workers):
-        line = host_line(10.0, rate, workers=count, all_workers=sum(workers), overlaps=False)
-        pushed, received = count * (10 - held[node]), (sum(workers) - count) * held[node]
-        assert line.seconds(held[node]) == pytest.approx(2 * max(pushed, received) / rate)
+        line = host_line(
+            10.0, rate, workers=count, all_workers=everywhere, replicas=copies, overlaps=False
+        )
+        pushed, received = count * (10 - held[node]), (everywhere - count) * held[node]
+        copied = copies * held[node]
+        expected = max(2 * pushed, 2 * received + copied) / rate
+        assert line.seconds(held[node]) == pytest.approx(expected)
 
 
 def test_two_colocated_nodes_share_in_proportion_to_their_rates() -> None:

@@ -152,7 +152,8 @@ frames."""
 _PEER_ENDED = getattr(select, "POLLRDHUP", select.POLLHUP)
 """The event that the peer has ended the link. Systems without POLLRDHUP report POLLHUP then."""
 _LINGER_S = 2.0
-"""How long `close` waits for queued frames to be written."""
+"""How long `close` waits for queued frames to be written, and then for them to arrive."""
+_LOOK_S = 0.005
 
 _NO_PAYLOAD: Wrapped = (0, [], [])
 _NOTHING = struct.pack("i", 0)
@@ -161,6 +162,12 @@ _NOTHING = struct.pack("i", 0)
 def unread_nbytes(sock: socket.socket) -> int:
     """How many bytes have arrived at this socket that were not read yet."""
     return int(struct.unpack("i", fcntl.ioctl(sock, termios.FIONREAD, _NOTHING))[0])
+
+
+def undelivered_nbytes(sock: socket.socket) -> int:
+    """How many bytes the peer's machine has not acknowledged yet; 0 if the TCP socket is closed."""
+    fd = sock.fileno()
+    return int(struct.unpack("i", fcntl.ioctl(fd, termios.TIOCOUTQ, _NOTHING))[0]) if fd >= 0 else 0
 
 
 class Mark(NamedTuple):
@@ -179,11 +186,13 @@ class Mark(NamedTuple):
 
     def goes_on(self, began: "Mark", now: "Mark") -> bool:
         """Whether bytes have come since then, the end of a frame that began at `began`, at least half as
-        fast as during this frame."""
+        fast as during this frame. If next to nothing came during this frame, because it was in the
+        socket's buffer when its head was read, that is not known."""
+        during = self.nbytes - began.nbytes
+        if during < LEAST_NBYTES:
+            return False
         arrived = (now.nbytes - self.nbytes) * (self.at_ns - began.at_ns)
-        return self.at_ns > 0 and 2 * arrived >= (now.at_ns - self.at_ns) * (
-            self.nbytes - began.nbytes
-        )
+        return 2 * arrived >= (now.at_ns - self.at_ns) * during
 
 
 class StreamLink:
@@ -529,8 +538,23 @@ class StreamLink:
         self.flush()
         with self._lock:
             self._more.wait_for(lambda: self._closed or not self._outbox, _LINGER_S)
+        self._await_delivery()
+        with self._lock:
             if not self._closed:
                 self._shut()
+
+    def _await_delivery(self) -> None:
+        """Wait until the peer's machine has all bytes. *If bytes of the peer arrive after a TCP socket
+        was shut down, the kernel resets the link, and drops what it has not delivered.*"""
+        until_s = time.monotonic() + _LINGER_S
+        while (
+            not self._closed
+            and self._sock.family != socket.AF_UNIX
+            and not self.hung_up()
+            and undelivered_nbytes(self._sock)
+            and time.monotonic() < until_s
+        ):
+            time.sleep(_LOOK_S)
 
     def dispose(self) -> None:
         if self._sender is not None and self._sender is not threading.current_thread():

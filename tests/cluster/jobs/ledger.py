@@ -5,8 +5,8 @@ and a step adds to all of them. The worker records which steps it sent and which
 A contribution contains one step, or several under policies with local steps (`--set local=1`: the
 worker makes the steps itself).
 
-Every block is a parameter group of its own, and so a slice of its own. The number in a worker's
-name is w. A new incarnation continues to count where the last one ended.
+Every block is a parameter group of its own, and so a slice of its own (`--set slices=24`). The
+number in a worker's name is w. A new incarnation continues to count where the last one ended.
 
 `--set optimizer=NAME` folds with a torch optimizer in place of plain addition. Both optimizers have
 state for every element. With both, one contribution adds 1 in total, in any order and with any
@@ -39,13 +39,13 @@ ROWS = 12
 SLICES = 6
 
 
-def parameters(columns):
-    blocks = [torch.nn.Parameter(torch.zeros(ROWS, columns)) for _ in range(SLICES)]
+def parameters(columns, slices):
+    blocks = [torch.nn.Parameter(torch.zeros(ROWS, columns)) for _ in range(slices)]
     return torch.nn.ParameterList(blocks)
 
 
-def tables(columns):
-    made = [torch.nn.Embedding(ROWS, columns, sparse=True) for _ in range(SLICES)]
+def tables(columns, slices):
+    made = [torch.nn.Embedding(ROWS, columns, sparse=True) for _ in range(slices)]
     for table in made:
         torch.nn.init.zeros_(table.weight)
     return torch.nn.ModuleList(made)
@@ -61,7 +61,8 @@ def main(worker):
     columns = int(worker.options["columns"])
     chosen = worker.options.get("optimizer", "addition")
     sparse = chosen.startswith("sparse")
-    model = tables(columns) if sparse else parameters(columns)
+    slices = int(worker.options.get("slices", SLICES))
+    model = tables(columns, slices) if sparse else parameters(columns, slices)
     blocks = list(model.parameters())
     groups = [{"params": [block]} for block in blocks]
     optimizer = worker.attach(model, OPTIMIZERS[chosen](groups))

@@ -33,9 +33,17 @@ def test_a_pause_or_another_rate_begins_a_burst() -> None:
 
 def test_what_is_too_short_to_be_measured_is_left_out() -> None:
     bursts = Bursts()
-    bursts.add("w0", 0, MS // 10, 100 * KB)
-    bursts.add("w0", 0, 0, 100 * KB)
+    bursts.add("w0", 0, MS // 10, 30 * KB)
+    bursts.add("w0", 0, 0, 30 * KB)
     assert bursts.take(MS) is None
+
+
+def test_a_fast_link_is_seen() -> None:
+    bursts = Bursts()
+    bursts.add("w0", MS, MS + MS // 10, 100 * KB)
+    received = bursts.take(2 * MS)
+    assert received is not None
+    assert received.bursts == (Burst("w0", 9 * MS // 10, MS + MS // 10, 100 * KB),)
 
 
 def test_reports_are_not_made_too_often_and_have_a_limit() -> None:

@@ -54,6 +54,25 @@ def test_links_that_share_a_card_are_added_only_while_they_are_busy_together() -
     assert in_turns.throughput("c") == pytest.approx(10 * MB)
 
 
+def test_what_a_slow_host_sends_does_not_make_a_fast_one_slow() -> None:
+    """Server s0 is fast. For a while it only gets slices from s1, which is slow. Then its own link
+    becomes slow."""
+    net = network(w0="c", s0="a", s1="b")
+    report(net, "s0", ("w0", 0, 1, 40), at_s=2)
+    report(net, "s1", ("w0", 0, 1, 1), at_s=2)
+    report(net, "w0", ("s0", 1, 2, 40), ("s1", 1, 2, 1), at_s=2)
+    net.settle(3 * S)
+    for at_s in (5, 10):
+        report(net, "s0", ("s1", at_s - 1, at_s, 1), at_s=at_s)
+        net.settle(at_s * S)
+    assert net.throughput("a") == pytest.approx(40 * MB)
+    assert net.throughput("b") == pytest.approx(1 * MB)
+    for at_s in (15, 20):
+        report(net, "s0", ("w0", at_s - 1, at_s, 2), at_s=at_s)
+        net.settle(at_s * S)
+    assert net.throughput("a") == pytest.approx(2 * MB)
+
+
 def test_a_card_that_sends_is_seen_by_the_receivers_together() -> None:
     """Two workers receive from one server at the same time, and their hosts' clocks differ by an
     hour."""

@@ -2,15 +2,18 @@
 
 A burst is counted if it is long enough. *The receiver notices its begin and its end late, by the time
 that a thread needs to wake up: about 50 microseconds. So a burst of less than a fifth of a millisecond
-is not counted, and none of less than 8 KiB, which are only a few packets.* A probe slice (`slices.py`)
-has 40 kB, of which the first packets come together with the head of its frame. Bursts that follow each
-other without a break, or nearly, are one burst.
+is not counted, and none of less than 8 KiB, which are only a few packets.* But 40 kB or more that come
+in less time count as a fifth of a millisecond. Otherwise a fast link would not be seen, and its host
+would count as slow as the slowest host from which it gets bytes. A probe slice (`slices.py`) has 40 kB,
+of which the first packets come together with the head of its frame. Bursts that follow each other
+without a break, or nearly, are one burst.
 """
 
 from polyrhythm.wire.messages.bursts import MOST_BURSTS, Burst, Received
 
 LEAST_NBYTES = 8 * 1024
 _LEAST_NS = 200_000
+_FAST_NBYTES = 40_000
 _BREAK = 0.1
 """A pause that is shorter than this part of the bursts on both sides does not end a burst."""
 _LIKE = 1.5
@@ -30,7 +33,9 @@ class Bursts:
     def add(self, source: str, began_ns: int, ended_ns: int, nbytes: int) -> None:
         """`nbytes` have come from this process between these times."""
         if ended_ns - began_ns < _LEAST_NS:
-            return
+            if nbytes < _FAST_NBYTES:
+                return
+            began_ns = ended_ns - _LEAST_NS
         burst = Burst(source, began_ns, ended_ns, nbytes)
         before = self._bursts.setdefault(source, [])
         if before and _continues(before[-1], burst):

@@ -6,8 +6,9 @@ that overlap. *So links that share a network card are added only while they are 
 The paper adds average rates, s_ij over all j (Eq. 8), and so counts a card twice whose links take turns.
 
 *A host that waits for slower ones shows less than it can do.* So a rate is that of the busiest quarter
-of the bytes, and not the mean over the busy time. The throughput S_i of a host is the smaller of what
-it sends and what it receives.
+of the bytes, and not the mean over the busy time. It is not lowered while all hosts at the other ends
+are about as fast as they ever are: then they are the limit. The throughput S_i of a
+host is the smaller of what it sends and what it receives.
 
 Averages forget: a new rate that differs little moves the average by a third of the difference. One that
 differs by more than a quarter moves it by half, and a second one in the same direction replaces it.
@@ -16,7 +17,8 @@ Bursts between processes of one host never reach its card, and are not counted. 
 its source is unknown, if it has no length or ends after its report, and if its rate is absurd.
 """
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
@@ -169,19 +171,31 @@ class Network(msgspec.Struct, kw_only=True):
         self._settled_ns = now_ns
         fresh, self._fresh = self._fresh, []
         links: dict[tuple[str, str], list[Transfer]] = {}
-        sent: dict[str, list[Transfer]] = {}
-        received: dict[str, list[Transfer]] = {}
         for item in fresh:
             links.setdefault((item.source, item.target), []).append(item)
-            sent.setdefault(item.source, []).append(item)
-            received.setdefault(item.target, []).append(item)
-        for (source, target), items in links.items():
-            _add(self._links.setdefault(source, {}), target, busiest_rate(items))
-        for host, items in sent.items():
-            _add(self._sent, host, busiest_rate(items))
-        for host, items in received.items():
-            _add(self._received, host, busiest_rate(items))
+        rates = {link: busiest_rate(items) for link, items in links.items()}
+        sent = {host: average.value for host, average in self._sent.items()}
+        received = {host: average.value for host, average in self._received.items()}
+        for host in sorted({item.source for item in fresh}):
+            peers = {target: rate for (source, target), rate in rates.items() if source == host}
+            rate = busiest_rate(item for item in fresh if item.source == host)
+            if rate >= sent.get(host, 0.0) or not _at_their_limits(peers, received):
+                _add(self._sent, host, rate)
+        for host in sorted({item.target for item in fresh}):
+            peers = {source: rate for (source, target), rate in rates.items() if target == host}
+            rate = busiest_rate(item for item in fresh if item.target == host)
+            if rate >= received.get(host, 0.0) or not _at_their_limits(peers, sent):
+                _add(self._received, host, rate)
+        for (source, target), rate in rates.items():
+            _add(self._links.setdefault(source, {}), target, rate)
         return True
+
+
+def _at_their_limits(peers: Mapping[str, float], limits: Mapping[str, float]) -> bool:
+    """Whether all of these peers were at least half as fast as they ever are. Then their rates say
+    nothing about the host at the other end: a fast host that only fetches slices from a slow one is not
+    slow. A host that exchanges bytes with many gives each of them less than half of what it can do."""
+    return all(limits.get(peer, math.inf) <= 2 * rate for peer, rate in peers.items())
 
 
 def _add(averages: dict[str, Average], name: str, rate: float) -> None:
