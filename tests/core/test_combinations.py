@@ -118,6 +118,21 @@ EXAMPLES: tuple[tuple[dict[str, Any], str], ...] = (
         {"deterministic": True},
         "--deterministic waits for every worker: it needs --timer off",
     ),
+    (
+        {"optimizer_on": "phones", "timer": "off"},
+        "--optimizer-on 'phones' is not known: give servers or workers",
+    ),
+    (
+        {"sync": "fsp", "optimizer_on": "workers", "timer": "off"},
+        "--optimizer-on workers needs --sync bsp and --kind gradient: only there does every"
+        " worker make the same steps. Otherwise a fold waits for whole contributions, and the servers"
+        " must hold the state",
+    ),
+    (
+        {"optimizer_on": "workers"},
+        "--optimizer-on workers needs --timer off: every worker makes the step of every round, so"
+        " a round waits for all",
+    ),
     ({"local_steps": 3}, "--local-steps needs --kind local"),
     (
         {"respawn": True, "on_error": "end"},
@@ -132,6 +147,10 @@ EXAMPLES: tuple[tuple[dict[str, Any], str], ...] = (
         {"in_place": True, "servers": 2},
         "--in-place reads the server's own memory: it needs --servers 1, --kind gradient, a"
         " policy with rounds (bsp), a local link and --wire-dtype same",
+    ),
+    (
+        {"in_place": True, "optimizer_on": "workers", "timer": "off"},
+        "--in-place needs --optimizer-on servers: with workers, the servers do not hold parameters",
     ),
     (
         {"on_loss": "resume"},

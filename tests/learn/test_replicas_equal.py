@@ -20,7 +20,8 @@ from polyrhythm.io.link import Link
 from polyrhythm.runtime.options import NodeOptions
 from polyrhythm.runtime.server.node import ServerNode
 from polyrhythm.runtime.server.primary import OnArrivalPrimary, RoundsPrimary
-from polyrhythm.runtime.server.replica_memory import ReplicaMemory, SliceState
+from polyrhythm.runtime.server.replica_memory import ReplicaMemory
+from polyrhythm.runtime.slice_state import SliceState
 from polyrhythm.wire.messages import Contribution, Copy, JobSpec, SliceStep, Stamp, Target
 from tests.learn import twin_job as tj
 

@@ -62,9 +62,10 @@ from polyrhythm.api.values import (
 )
 from polyrhythm.core.cluster import worker_range
 from polyrhythm.core.devices import as_text
-from polyrhythm.core.kinds import EXAMPLE
+from polyrhythm.core.kinds import EXAMPLE, OPTIMIZER_ON
 from polyrhythm.core.placement.schemes import RING, SCHEMES
 from polyrhythm.core.supervision import ON_LOSS
+from polyrhythm.core.sync.barrier.timer import timer_of
 from polyrhythm.core.sync.registry import AUTO, POLICIES, choose_kind, sync_help, with_global_batch
 from polyrhythm.engines.engine import (
     LOCAL,
@@ -525,6 +526,20 @@ def train(
             field="deterministic",
         ),
     ] = False,
+    optimizer_on: Annotated[
+        str,
+        Option(
+            "bsp with kind gradient: where the optimizer makes its steps. servers: on the servers."
+            " workers: servers only add the gradients up, and every worker makes the same step with"
+            " the sum. Slices then move between servers without their state, and rounds wait for"
+            " every worker.",
+            metavar="servers|workers",
+            group=Group.SYNCHRONISATION,
+            field="optimizer_on",
+            check=one_of(OPTIMIZER_ON),
+            commands=RESUMED,
+        ),
+    ] = "servers",
     timer: Annotated[
         str,
         Option(
@@ -1053,8 +1068,8 @@ def job_of(code: Code, given: Mapping[str, Any]) -> JobSpec:
     fields = fields_of(train, given)
     if fields["kind"] == AUTO:
         fields["kind"] = str(code.defaults.get("kind", AUTO))
-    if fields["deterministic"] and fields["timer"] == "auto":
-        fields["timer"] = "off"
+    waits = {option: fields[option] for option in ("deterministic", "optimizer_on")}
+    fields["timer"] = timer_of(fields["timer"], **waits)
     if given["colocate"]:
         fields["servers"] = colocated_servers(fields["servers"], fields["workers"])
     fields["sync"] = with_global_batch(fields["sync"], given["global_batch"])

@@ -29,6 +29,7 @@ from polyrhythm.cli.keywords import flags_again
 from polyrhythm.cli.launch import launch
 from polyrhythm.core.cluster import worker_range
 from polyrhythm.core.record import Record
+from polyrhythm.core.sync.barrier.timer import timer_of
 from polyrhythm.engines.engine import RAY, check_engine_runs
 from polyrhythm.errors import RunError, UsageError
 from polyrhythm.io.codefile import digest_of
@@ -116,6 +117,8 @@ def resume_job(
     if no_slowdowns:
         changes["slowdowns"] = {}
     spec = msgspec.structs.replace(continued(found.manifest.job, opened.url, found), **changes)
+    timer = timer_of(spec.timer, deterministic=spec.deterministic, optimizer_on=spec.optimizer_on)
+    spec = msgspec.structs.replace(spec, timer=timer)
     if "replicas" not in changes and spec.replicas >= spec.servers > 0:
         left = spec.servers - 1
         _say(

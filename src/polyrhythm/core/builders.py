@@ -50,9 +50,11 @@ def parameters(
     slot: int,
     holds: tuple[int, ...] = (),
     parts: tuple[int, ...] | None = None,
+    steps: tuple[m.SliceStep, ...] = (),
 ) -> m.Parameters:
     """`round_`: the version, or without rounds the ticket of the pull. `parts`: which tensors of a
-    slice of non-trained buffers are sent; None sends the whole slice."""
+    slice of non-trained buffers are sent; None sends the whole slice. `steps`: what readers do with
+    sums of gradients (`--optimizer-on workers`)."""
     return m.Parameters(
         view=effect.view,
         routing=effect.routing,
@@ -65,6 +67,7 @@ def parameters(
         slot=slot,
         holds=holds,
         parts=parts,
+        steps=steps,
     )
 
 
@@ -78,6 +81,44 @@ def landed(message: m.Parameters) -> ev.Landed:
         message.routing,
         message.holds,
         message.incarnation,
+    )
+
+
+def given_state(effect: fx.Publish, server: int, slice_: int) -> m.Given:
+    """The head of the messages with the state of a slice, for a worker that asked for it."""
+    return m.Given(
+        view=effect.view,
+        routing=effect.routing,
+        worker=effect.worker,
+        incarnation=effect.incarnation,
+        sequence=effect.sequence,
+        round=effect.round,
+        slice=slice_,
+        server=server,
+    )
+
+
+def given(message: m.Given) -> ev.Landed:
+    """The event for a slice whose parameters and state have arrived."""
+    return ev.Landed(
+        message.server,
+        message.slice,
+        message.round,
+        message.sequence,
+        message.routing,
+        (),
+        message.incarnation,
+    )
+
+
+def shared(effect: fx.ShareState, worker: int, incarnation: int, slice_: int) -> m.Shared:
+    """The head of the messages with the state of a slice that a worker shares."""
+    return m.Shared(
+        routing=effect.routing,
+        worker=worker,
+        incarnation=incarnation,
+        round=effect.round,
+        slice=slice_,
     )
 
 

@@ -12,7 +12,14 @@ from typing import Any
 
 from msgspec.structs import fields, replace
 
-from polyrhythm.core.kinds import keeps_rows, parse_outer, steps_on_servers, steps_on_workers
+from polyrhythm.core.kinds import (
+    ON_SERVERS,
+    ON_WORKERS,
+    keeps_rows,
+    parse_outer,
+    steps_on_servers,
+    steps_on_workers,
+)
 from polyrhythm.core.link_kinds import may_have_references
 from polyrhythm.core.migration import AUTO, DELIVERING, LEASE, MIGRATIONS, OFF, migration_of
 from polyrhythm.core.placement.schemes import ELASTIC, MEASURING
@@ -226,6 +233,25 @@ OF_MACHINES = (
         needs=lambda job: job.timer == OFF,
         says="--deterministic waits for every worker: it needs --timer off",
     ),
+    Rule(
+        option="optimizer_on",
+        needs=lambda job: job.optimizer_on in (ON_SERVERS, ON_WORKERS),
+        says="--optimizer-on {value!r} is not known: give servers or workers",
+    ),
+    Rule(
+        option="optimizer_on",
+        under=_repeatable,
+        needs=lambda job: job.kind == "gradient" and job.updater != "addition",
+        says="--optimizer-on workers needs --sync {policies} and --kind gradient: only there does every"
+        " worker make the same steps. Otherwise a fold waits for whole contributions, and the servers"
+        " must hold the state",
+    ),
+    Rule(
+        option="optimizer_on",
+        needs=lambda job: job.timer == OFF,
+        says="--optimizer-on workers needs --timer off: every worker makes the step of every round, so"
+        " a round waits for all",
+    ),
 )
 
 
@@ -265,6 +291,11 @@ OF_COMMANDS = (
         ),
         says="--in-place reads the server's own memory: it needs --servers 1, --kind gradient, a policy"
         " with rounds (bsp), a local link and --wire-dtype same",
+    ),
+    Rule(
+        option="in_place",
+        needs=lambda job: job.optimizer_on == ON_SERVERS,
+        says="--in-place needs --optimizer-on servers: with workers, the servers do not hold parameters",
     ),
     Rule(
         option="on_loss",

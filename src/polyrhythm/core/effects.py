@@ -214,6 +214,9 @@ class Publish(Effect, frozen=True):
     first: bool = False
     """Whether other workers waited for this worker in the last round. If so, it gets its slices
     before the other workers."""
+    whole: bool = False
+    """With `--optimizer-on workers`: send the parameters and the state of the optimizer that a worker
+    has shared, and not the sum of the gradients."""
 
 
 class FreeSlots(Effect, frozen=True):
@@ -399,6 +402,15 @@ class CaptureState(Effect, frozen=True):
     worker: int
     incarnation: int
     at_once: bool = False
+
+
+class ShareState(Effect, frozen=True):
+    """With `--optimizer-on workers`: send the parameters and the state of the optimizer of version
+    `round` to these servers, each with its slices."""
+
+    slices: tuple[tuple[int, tuple[int, ...]], ...]
+    round: int
+    routing: int
 
 
 class TakeChunks(Effect, frozen=True):

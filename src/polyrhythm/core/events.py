@@ -129,6 +129,14 @@ class CutCopied(Event, frozen=True):
     torn: int = 0
 
 
+class StateHeld(Event, frozen=True):
+    """With `--optimizer-on workers`: a worker has sent the parameters and the state of version
+    `round` of all slices whose primary this server is, in the epoch `routing`."""
+
+    round: int
+    routing: int
+
+
 class CutStored(Event, frozen=True):
     """This server's part of a checkpoint is written, or writing failed because of `fault`."""
 

@@ -13,7 +13,7 @@ from math import inf
 from polyrhythm.core.placement.slices import ITEM_NBYTES, Layout, Slice
 from polyrhythm.core.values import plain
 from polyrhythm.errors import UsageError
-from polyrhythm.wire.messages import OptimizerSpec, Option, Route
+from polyrhythm.wire.messages import JobSpec, OptimizerSpec, Option, Route
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +52,21 @@ def steps_on_workers(kind: str) -> bool:
 def keeps_rows(kind: str) -> bool:
     """Whether servers keep a sum for each worker, called its row (kind statistics)."""
     return KINDS.get(kind, _UNKNOWN).keeps_rows
+
+
+ON_SERVERS, ON_WORKERS = OPTIMIZER_ON = ("servers", "workers")
+"""The values of `--optimizer-on`."""
+
+
+def sums_only(job: JobSpec) -> bool:
+    """Whether servers only add gradients up, and every worker makes the optimizer's step with the sum
+    (`--optimizer-on workers`).
+
+    *All workers begin with the same parameters and make the same steps, so all of them have the same
+    parameters and the same state of the optimizer. Servers have these only while they need them: a
+    worker sends them for a checkpoint, for a saved model and for a worker that joins.*
+    """
+    return job.optimizer_on == ON_WORKERS
 
 
 BY_POINTS = "points"

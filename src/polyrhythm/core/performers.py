@@ -60,6 +60,7 @@ WORKER_EFFECTS: Mapping[type[Effect], str] = {
     fx.StopWaiting: "loop.let_go",
     fx.ContributeNow: "loop.hurry",
     fx.CaptureState: "capture_state",
+    fx.ShareState: "share_state",
     fx.TakeChunks: "take_chunks",
     fx.Fail: "fail",
     fx.End: "end",

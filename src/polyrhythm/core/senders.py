@@ -39,9 +39,10 @@ _SERVER_TO_LEAD = (
     m.Collected,
     m.CutTaken,
     m.CutWritten,
+    m.Holding,
 )
 _SERVER_TO_SERVER = (m.Copy, m.Copied, m.Fetch, m.State, m.Adopted)
-_WORKER_TO_SERVER = (m.Contribution, m.Seed, m.Pull, m.Pulled)
+_WORKER_TO_SERVER = (m.Contribution, m.Seed, m.Pull, m.Pulled, m.Shared)
 LEAD_TO_SERVER = (
     m.Introduced,
     m.Dismissed,
@@ -61,6 +62,7 @@ LEAD_TO_WORKER = (
     m.Leased,
     m.Release,
     m.Keep,
+    m.Share,
     m.Withhold,
     m.Proceed,
     m.Progressed,

@@ -109,7 +109,7 @@ def loss_of(server: int, *, reported: bool, gathered: bool) -> ProcessLoss:
 
 
 ON_LOSS = ("end", "resume")
-LOSSES = frozenset({"server-died", "slices-lost"})
+LOSSES = frozenset({"server-died", "slices-lost", "state-lost"})
 """A job that has ended for one of these reasons has lost parameters."""
 _MOST_IN_VAIN = 3
 

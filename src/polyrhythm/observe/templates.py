@@ -48,6 +48,7 @@ SENTENCES = {
     " they reach the lead",
     "servers-apart": "{servers} cannot talk to each other, although both reach the lead, and each has"
     " the only copy of a slice",
+    "sharing": "waiting for {name} to send the parameters of round {round} to the servers",
     "ending": "the goal is reached; waiting for {workers} to finish",
     "collecting": "the job is over; the model is being saved, and {servers} still"
     " {servers:sends|send} parameters",
@@ -286,6 +287,8 @@ SENTENCES = {
     " asked for parameters",
     "slices-lost": "server s{server} died ({cause}), and with it all copies of {slices:slice},"
     " {mb:.1f} MB: the job cannot go on",
+    "state-lost": "no worker is left that had the parameters of round {round}, which"
+    " --optimizer-on workers keeps on workers",
     "server-died": "server s{server} died ({cause}); without replicas its slices are lost",
     "rolled-back": "rolling back to checkpoint {number}, of round {round}: {lost:round after it is"
     " lost|rounds after it are lost}; the job continues with {left:server}",

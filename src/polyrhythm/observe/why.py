@@ -39,6 +39,8 @@ RULES = {
     " stopped, their clocks restart",
     "waits": "a worker continues after the fold",
     "folding": "a round is over when every server that holds slices has folded",
+    "sharing": "with --optimizer-on workers, a worker sends the parameters for a checkpoint, for a saved"
+    " model and for a worker that joins; the next round is folded after that",
     "unreported": "a contribution counts when every server that holds slices has received its part",
     "window": "a worker has at most two contributions that are not acknowledged",
     "ending": "a job ends when every worker has left; a worker leaves when its `main` returns",
@@ -79,6 +81,7 @@ _REMEDIES = {
     "round": ("if that worker hangs, end it: the others go on without it",),
     "folding": ("look for a server that is stopped or short of memory: all others wait for it",),
     "unreported": ("look for a server that is stopped, short of memory, or behind a slow link",),
+    "sharing": ("make checkpoints less often if the network is slow",),
     "ending": ("wait, or let `main` do less after its loop",),
     "stopping": ("wait, or end the job at once: polyrhythm stop RUN --now",),
     "collecting": (

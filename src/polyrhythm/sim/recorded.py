@@ -15,7 +15,7 @@ run with `--read-ahead` shows little of the round-trip time, so a prediction fro
 other policies too short.
 """
 
-from polyrhythm.core.kinds import BY_POINTS, OFF, steps_on_servers
+from polyrhythm.core.kinds import BY_POINTS, OFF, ON_SERVERS, steps_on_servers
 from polyrhythm.core.link_kinds import find_link_kind
 from polyrhythm.core.placement.division import LOCAL_NBYTES
 from polyrhythm.core.sync.registry import AUTO, choose_policy, traits_of
@@ -54,6 +54,7 @@ def scenario_of(state: RunState, job: JobSpec, sync: str) -> Scenario:
         job=JobTable(
             sync=sync,
             timer=job.timer,
+            optimizer_on=ON_SERVERS if other else job.optimizer_on,
             kind=AUTO if other and steps_on_servers(job.kind) else job.kind,
             outer=job.outer if traits_of(sync).rounds else OFF,
             weights=job.weights if traits_of(sync).rounds else BY_POINTS,

@@ -135,6 +135,7 @@ _AT_LEAST_ONE = (
 class JobTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     sync: str = "bsp"
     timer: str = "auto"
+    optimizer_on: str = "servers"
     kind: str = AUTO
     local_steps: int = 1
     outer: str = "off"
@@ -367,6 +368,7 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             servers=job.servers,
             sync=job.sync,
             timer=job.timer_text(),
+            optimizer_on=job.optimizer_on,
             kind=job.kind,
             local_steps=job.local_steps,
             outer=job.outer,

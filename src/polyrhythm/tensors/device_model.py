@@ -148,6 +148,11 @@ class DeviceModel(FlatModel):
         self.copies.upload(partial(self._upload, [(slice_.space, slice_.offset, end)]))
         self._early.add(slice_.id)
 
+    def put(self, slice_: Slice, parameters: torch.Tensor) -> None:
+        self._claim()
+        self._early.discard(slice_.id)
+        super().put(slice_, parameters)
+
     def land_parts(self, slice_: Slice, parts: tuple[int, ...], data: memoryview) -> None:
         self._claim()
         super().land_parts(slice_, parts, data)

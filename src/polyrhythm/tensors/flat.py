@@ -199,6 +199,10 @@ class FlatModel:
         else:
             copy(self._parts[slice_.id], tensor_over(data, self._wires[slice_.space]))
 
+    def put(self, slice_: Slice, parameters: torch.Tensor) -> None:
+        """Give the model the parameters of a slice that this process has computed."""
+        copy(self._parts[slice_.id], parameters)
+
     def land_parts(self, slice_: Slice, parts: tuple[int, ...], data: memoryview) -> None:
         """Copy the parts of a slice of buffers to their places in the model. The parts that were
         not sent are the same as in the previous version."""

@@ -66,6 +66,11 @@ class EventType(IntEnum):
     FETCH = 82
     STATE = 83
     ADOPTED = 84
+    # messages about parameters that only workers have (`--optimizer-on workers`)
+    SHARE = 88
+    SHARED = 89
+    GIVEN = 90
+    HOLDING = 91
     # messages between an operator and the lead
     OPERATOR_HELLO = 96
     OPERATOR_REQUEST = 97

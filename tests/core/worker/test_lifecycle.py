@@ -21,6 +21,7 @@ BEFORE_ADMISSION = (
     m.Progressed,
     m.Withhold,
     m.Keep,
+    m.Share,
     m.Appointed,
     m.Proceed,
     m.Evicted,

@@ -250,6 +250,7 @@ class Cuts:
         self._progress = parts.progress
         self._ending = parts.ending
         self._best = parts.best
+        self._sharing = parts.sharing
         self._outbox = parts.outbox
         self._operators = parts.operators
 
@@ -448,6 +449,7 @@ class Cuts:
             number=cut.number,
         )
         self._outbox.tell_servers(order, self._routing.primaries)
+        self._sharing.ask()
         self._ask_for_state(cut, now_ns)
 
     def _record(self, number: int) -> Record:

@@ -114,7 +114,9 @@ class Ending:
         self._outbox.stop_members(reason, failed=failed)
         for link, _ in self._admission.open():
             self._outbox.refuse(link, reason)
-        if self._state.saves and self._rounds.open and not lost:
+        if self._state.saves and self._rounds.unshared and not lost:
+            self._not_written(Reason("state-lost", {"round": self._rounds.round}))
+        elif self._state.saves and self._rounds.open and not lost:
             self._outbox.note("saving")
             self._operators.tell(STOP, Reason("saving"))
             self._saving.begin(MODEL, rounds, now_ns)

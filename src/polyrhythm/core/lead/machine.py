@@ -66,6 +66,7 @@ class LeadMachine:
         self._ending = parts.ending
         self._stopping = parts.stopping
         self._folds = parts.folds
+        self._sharing = parts.sharing
         self._mode = connect_mode(state.mode, parts)
         self._leasing = Leasing(parts, self._mode)
         self._counting = Counting(state.counting, parts, self._mode, self._leasing)
@@ -283,6 +284,7 @@ class LeadMachine:
     def _after_fold(self, now_ns: int) -> None:
         """End the job after a fold, or release the members: every primary has folded."""
         self._contributions.on_folded(self._rounds.round)
+        self._sharing.on_folded()
         self._network.settle(now_ns)
         removed = self._removals.on_view_known()
         self._counting.forget(removed)
@@ -291,6 +293,8 @@ class LeadMachine:
             return
         self._best.on_folded(self._mode.done, now_ns)
         if self._ending.goal is not None:
+            if self.job.save_model or self._stopping.at_once:
+                self._sharing.ask()
             self._lifecycle.send_stop(self._ending.goal, self._folds, now_ns)
             return
         self._cuts.on_folded(now_ns)
@@ -305,6 +309,11 @@ class LeadMachine:
         if self._mode.promotes_in_folds:
             self._reassign(now_ns)
         self._advance_between_folds(now_ns)
+
+    def _on_holding(self, message: m.Holding, now_ns: int) -> None:
+        if self._sharing.on_holding(message):
+            self._best.on_shared(self._mode.done, now_ns, last=self._ending.begun)
+            self._mode.resume(now_ns)
 
     # -- servers -------------------------------------------------------------------------------
 
@@ -413,6 +422,7 @@ class LeadMachine:
         for server in change.left:
             self._servers.dismiss(server)
         if change.promoted:
+            self._sharing.on_promoted()
             self._recount(rows, versions, now_ns)
         self._mode.resume(now_ns)
         self._advance_between_folds(now_ns)
@@ -555,6 +565,7 @@ class LeadMachine:
         m.Arrived: _on_arrived,
         m.Abstained: _on_abstained,
         m.Folded: _on_folded,
+        m.Holding: _on_holding,
         m.Report: _on_report,
         m.Leave: _on_leave,
         m.Asking: _on_asking,

@@ -17,6 +17,7 @@ from polyrhythm.core.lead.outbox import LeadOutbox
 from polyrhythm.core.lead.progress.progress import JobProgress
 from polyrhythm.core.lead.rounds.contributions import Contributions
 from polyrhythm.core.lead.rounds.folds import Folds, Rounds
+from polyrhythm.core.lead.rounds.sharing import Sharing
 from polyrhythm.core.lead.saving import KeepBest, Saving
 from polyrhythm.core.lead.servers.broken_links import BrokenLinks
 from polyrhythm.core.lead.servers.placement import Placement
@@ -62,4 +63,5 @@ class Parts:
     ending: Ending
     stopping: Stopping
     folds: Folds
+    sharing: Sharing
     evaluator: Evaluator

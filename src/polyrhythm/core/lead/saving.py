@@ -7,6 +7,7 @@ from polyrhythm.core import events as ev
 from polyrhythm.core.effects import CommitModel, CreateModel, DiscardModel
 from polyrhythm.core.lead.outbox import LeadOutbox
 from polyrhythm.core.lead.rounds.folds import Rounds
+from polyrhythm.core.lead.rounds.sharing import Sharing
 from polyrhythm.core.lead.servers.routing import RoutingTable
 from polyrhythm.core.machine import Reason, Waiting
 from polyrhythm.core.metrics import parse_best
@@ -326,8 +327,10 @@ class KeepBest:
         routing: RoutingTable,
         rounds: Rounds,
         outbox: LeadOutbox,
+        sharing: Sharing,
     ) -> None:
         self._state = state
+        self._sharing = sharing
         self._metric, self._lowest = "", False
         if job.keep_best:
             self._metric, self._lowest = parse_best(job.keep_best, job.targets)
@@ -378,6 +381,10 @@ class KeepBest:
             self._state.due.followed = True
             self._copy_if_due(done, now_ns, last=False)
 
+    def on_shared(self, done: int, now_ns: int, *, last: bool) -> None:
+        """Make the copies that have waited for the parameters of the present version."""
+        self._copy_if_due(done, now_ns, last=last)
+
     def _copy_if_due(self, done: int, now_ns: int, *, last: bool) -> None:
         """Copy the present version if a better report waits for it."""
         due = self._state.due
@@ -393,6 +400,8 @@ class KeepBest:
         routing, rounds = self._routing, self._rounds
         if not rounds.open or rounds.folding or routing.change is not None or self.active:
             return
+        if not self._sharing.ask():
+            return  # the servers copy the parameters when a worker has shared them
         due = self._state.due
         assert self.best is not None and due is not None
         self._state.due = None

@@ -34,6 +34,7 @@ from polyrhythm.core.lead.rounds.contributions import Contributions
 from polyrhythm.core.lead.rounds.counting import CountingState
 from polyrhythm.core.lead.rounds.folds import Folds, Rounds
 from polyrhythm.core.lead.rounds.modes import ModeState, begin_mode
+from polyrhythm.core.lead.rounds.sharing import Sharing, SharingState
 from polyrhythm.core.lead.saving import BestState, KeepBest, Saving, SavingState
 from polyrhythm.core.lead.servers.broken_links import BrokenLinks, BrokenLinksState
 from polyrhythm.core.lead.servers.placement import Placement, PlacementState
@@ -70,6 +71,7 @@ class LeadState(msgspec.Struct, Generic[Policy], kw_only=True):
     removals: Removals
     stopping: Stopping = msgspec.field(default_factory=Stopping)
     evaluator: Chosen = msgspec.field(default_factory=Chosen)
+    sharing: SharingState
     operators: dict[str, Operator] = {}
     """The operators by the names of their links."""
     network: Network = msgspec.field(default_factory=Network)
@@ -106,6 +108,7 @@ def begin_state(job: JobSpec) -> LeadState[SyncPolicy]:
         ),
         plan=PlanState(job.seed),
         removals=Removals(grace_s, link_timeout_s(job.lead_timeout_s)),
+        sharing=SharingState.begin(job),
         servers=ServersState(Suspicion(job.heartbeat_s, UNKNOWN_FACTOR)),
         progress=ProgressState.begin(job),
         best=BestState(SavingState(next=2)),
@@ -140,7 +143,8 @@ def connect(job: JobSpec, state: LeadState[SyncPolicy], seat: Seat) -> Parts:
     progress = JobProgress(state.progress, job, plan, migration, outbox)
     named = state.contributions if keeps_rows(job.kind) and policy.traits.rounds else None
     saving = Saving(state.saving, routing, outbox, has_store=bool(job.store))
-    best = KeepBest(state.best, job, routing, rounds, outbox)
+    sharing = Sharing(state.sharing, view, routing, rounds, state.evaluator, outbox)
+    best = KeepBest(state.best, job, routing, rounds, outbox, sharing)
     return Parts(
         job=job,
         policy=policy,
@@ -172,6 +176,7 @@ def connect(job: JobSpec, state: LeadState[SyncPolicy], seat: Seat) -> Parts:
             state.ending, state.admission, rounds, progress, operators, outbox, saving, best
         ),
         stopping=state.stopping,
-        folds=Folds(policy, view, routing, state.removals, rounds, outbox, progress, named),
+        folds=Folds(policy, view, routing, rounds, outbox, progress, sharing.lacks, named),
+        sharing=sharing,
         evaluator=Evaluator(state.evaluator, view, outbox),
     )

@@ -144,6 +144,8 @@ class Failover:
             # that are not folded
             state.folding = None
             state.leases.move(event.version)
+            if event.version > 0:
+                state.shared = -1
             self._mode.take_over(event, had_none=not before)
         # Confirm again what was copied: earlier confirmations may not cover all slices that this
         # server copies now.

@@ -46,6 +46,8 @@ class ServerMachine:
         self._collects: list[m.Collect] = []
         """Requests of the lead for parameters that this server cannot answer yet."""
         self._ended = False
+        self._waiting_cut: m.Cut | None = None
+        """A cut of a version whose state no worker has shared yet."""
         self._waiting_fold: m.Fold | None = None
         """A fold that was ordered while the slices of a cut are being copied."""
         self._heartbeat = Heartbeat()
@@ -242,6 +244,7 @@ class ServerMachine:
         if state.cutting:
             self._waiting_fold = message
             return
+        self._waiting_cut = None
         state.view = message.view
         state.since_ns = now_ns
         if self.mode.is_folded(message):
@@ -282,7 +285,7 @@ class ServerMachine:
 
     def _send_parameters(self) -> None:
         state = self.state
-        if not self._collects or state.writing or state.epoch.changing:
+        if not self._collects or state.writing or state.epoch.changing or not state.has_state:
             return
         self.mode.freeze()
         for collect in self._collects:
@@ -298,6 +301,9 @@ class ServerMachine:
         if state.cutting or state.writing:
             fault = "the slices of the previous checkpoint were still being copied"
             self._on_cut_stored(ev.CutStored(message.number, fault=fault), now_ns)
+            return
+        if not state.has_state:
+            self._waiting_cut = message
             return
         state.cutting = message.number
         state.out.append(TakeCut(message.number, message.round))
@@ -326,6 +332,24 @@ class ServerMachine:
             fault=event.fault,
         )
         self.state.tell_lead(written)
+
+    # -- parameters and state that only workers have -------------------------------------------
+
+    def _on_state_held(self, event: ev.StateHeld, now_ns: int) -> None:
+        """Tell the lead that a worker has shared the state of the present version, and do what waited
+        for it."""
+        state = self.state
+        stale = event.round != state.versions.version or event.routing < state.epoch.since
+        if stale or state.folding is not None:
+            return
+        state.shared = event.round
+        state.tell_lead(m.Holding(**state.identity(), round=event.round))
+        cut, self._waiting_cut = self._waiting_cut, None
+        if cut is not None:
+            self._on_cut(cut, now_ns)
+        self._send_parameters()
+        for pull in list(state.leases.pulls.values()):
+            self.mode.answer(pull)
 
     # -- readers -------------------------------------------------------------------------------
 
@@ -403,6 +427,7 @@ class ServerMachine:
         m.Cut: _on_cut,
         ev.CutCopied: _on_cut_copied,
         ev.CutStored: _on_cut_stored,
+        ev.StateHeld: _on_state_held,
         m.Pull: _on_pull,
         m.Pulled: _on_pulled,
         ev.Sent: _on_sent,

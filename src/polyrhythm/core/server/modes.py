@@ -115,7 +115,9 @@ class _Mode:
     def contained(self) -> dict[int, int] | None:
         return None
 
-    def _publish(self, worker: int, asked: bool, first: bool = False) -> None:
+    def _publish(
+        self, worker: int, asked: bool, first: bool = False, *, whole: bool = False
+    ) -> None:
         state = self._state
         if not state.leases.lease(worker, asked):
             return
@@ -130,6 +132,7 @@ class _Mode:
                 state.view,
                 state.epoch.since,
                 first,
+                whole,
             )
         )
 
@@ -205,11 +208,15 @@ class RoundsMode(_Mode):
         return tuple(rows)
 
     def can_answer(self, pull: m.Pull) -> bool:
-        """Whether this server has the version and no fold is writing."""
-        return self._state.folding is None and self._state.versions.version >= pull.round
+        """Whether this server has the version and no fold is writing. A pull that is `whole` waits
+        until a worker has shared the state of the version."""
+        state = self._state
+        if pull.whole and not state.has_state:
+            return False
+        return state.folding is None and state.versions.version >= pull.round
 
     def _send_version(self, pull: m.Pull) -> None:
-        self._publish(pull.worker, asked=True)
+        self._publish(pull.worker, asked=True, whole=pull.whole)
 
     def release(self, worker: int, round_: int) -> None:
         if self._state.versions.release(worker, round_):

@@ -4,6 +4,7 @@ from typing import Any
 
 from polyrhythm.core.effects import Enlist, Send
 from polyrhythm.core.events import Rerouted
+from polyrhythm.core.kinds import sums_only
 from polyrhythm.core.machine import Effect
 from polyrhythm.core.names import LEAD, worker_name
 from polyrhythm.core.seat import UNKNOWN_SEAT
@@ -80,6 +81,7 @@ class ServerState:
     def __init__(self, server: int, job: m.JobSpec, leases: Leases) -> None:
         self.server = server
         self.job = job
+        self.sums_only = sums_only(job)
         self.leases = leases
         self.versions = leases.versions
         self.acks = Acks()
@@ -97,9 +99,18 @@ class ServerState:
         self.cutting = 0
         """The number of the cut whose slices are being copied, or 0. Folds and changes of routes
         wait until the copy is complete, and the fold then comes first."""
+        self.shared = 0
+        """With `--optimizer-on workers`: the last version of which this server has the parameters and
+        the state of the optimizer; -1 if it has none. Every server begins with those of version 0."""
         self.since_ns = 0
         """When the server began to wait for what it waits for now."""
         self.out: list[Effect] = []
+
+    @property
+    def has_state(self) -> bool:
+        """Whether this server has the parameters and the state of the present version: always, unless
+        workers have them (`--optimizer-on workers`)."""
+        return not self.sums_only or self.shared == self.versions.version
 
     def is_member(self, worker: int, incarnation: int) -> bool:
         return self.acks.members.get(worker) == incarnation

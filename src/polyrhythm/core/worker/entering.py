@@ -102,6 +102,7 @@ class Entry:
             return
         mode, missing = state.mode, self._missing(message.routes)
         mode.landing.reroute(message.routes)
+        self._training.share_if_ready()
         state.joining.seed(message)
         state.pushes.reroute(message.routes, message.secured)
         self._training.on_secured(now_ns)

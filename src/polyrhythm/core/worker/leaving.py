@@ -58,12 +58,11 @@ class Departure:
     def on_leaving(self, event: ev.Leaving, now_ns: int) -> None:
         state = self._state
         state.leaving = event
-        over = state.mode.stop or state.over_because is not None
-        if event.at_once or event.failed or over or not len(state.pushes.outstanding):
+        if event.at_once or event.failed or state.settled:
             self.depart(now_ns)
         elif state.phase is not Phase.LEAVING:
             state.enter(Phase.LEAVING, now_ns)
-            state.leaves_by_ns = now_ns + SETTLE_NS
+            state.leaves_by_ns = None if state.sharing else now_ns + SETTLE_NS
             state.mode.expect(None)
 
     def depart(self, now_ns: int) -> None:

@@ -79,6 +79,7 @@ _ROWS: dict[type, str] = {
     m.Pause:          "-       -        -       -       -       =         -       -",
     m.Withhold:       "-       =        =       =       =       =         =       =",
     m.Keep:           "-       =        =       =       =       =         =       =",
+    m.Share:          "-       =        =       =       =       =         =       E",
     m.Appointed:      "-       =        =       =       =       =         =       =",
     m.Proceed:        "-       =        =       C       C       C         =       =",
     ev.LeaveAsked:    "T       T        T       T       T       T         =       -",

@@ -256,6 +256,7 @@ _HANDLERS: dict[type, tuple[int, Callable[[Any, Any, int], None]]] = {
     ev.Skipped: (_TRAINING, Training.on_skipped),
     m.Release: (_TRAINING, Training.on_release),
     m.Keep: (_TRAINING, Training.on_keep),
+    m.Share: (_TRAINING, Training.on_share),
     ev.StateKept: (_MACHINE, WorkerMachine._on_state_kept),
     ev.StateRestored: (_MACHINE, WorkerMachine._on_state_restored),
     m.Withhold: (_TRAINING, Training.on_withhold),

@@ -15,6 +15,7 @@ contribution when the next contribution is computed.
 
 from polyrhythm.core.effects import Expect
 from polyrhythm.core.events import Computed
+from polyrhythm.core.kinds import sums_only
 from polyrhythm.core.machine import Reason
 from polyrhythm.core.model import nbytes_of
 from polyrhythm.core.sync.registry import traits_of
@@ -22,6 +23,7 @@ from polyrhythm.core.worker.lifecycle import AWAITING, Phase
 from polyrhythm.core.worker.outbox import WorkerOutbox
 from polyrhythm.core.worker.pulls import NOTHING, Missing, Pulls
 from polyrhythm.core.worker.pushes import Pushes
+from polyrhythm.errors import InvariantBroken
 from polyrhythm.wire import messages as m
 
 _SMALL_NBYTES = 2 * 2**20
@@ -30,7 +32,7 @@ that the servers then need costs less than a message that ends the lease."""
 
 
 class WorkerRoundsMode(Pulls):
-    __slots__ = ("_pulling", "_released")
+    __slots__ = ("_pulling", "_released", "_steps", "_whole")
     rests_in = Phase.WAITING
     """The phase in which a worker that has visited all of its points waits."""
     overlaps = False
@@ -38,11 +40,16 @@ class WorkerRoundsMode(Pulls):
     answer_first = False
     """Whether the next contribution is sent only after the last one was answered."""
 
-    def __init__(self, outbox: WorkerOutbox, ticket: int = 0) -> None:
+    def __init__(self, outbox: WorkerOutbox, ticket: int = 0, *, steps: bool = False) -> None:
+        """`steps`: the worker makes the steps of the optimizer (`--optimizer-on workers`)."""
         super().__init__(outbox, ticket)
+        self._steps = steps
         self._released = NOTHING
         self._pulling: dict[int, int] = {}
         """Per server, the version that was pulled from it last; empty if nothing was pulled."""
+        self._whole = False
+        """Whether the worker lacks the version before the next one, and reads parameters and state
+        instead of the sum of the gradients."""
 
     def attach(self, spec: m.ModelSpec) -> None:
         pass
@@ -58,6 +65,9 @@ class WorkerRoundsMode(Pulls):
     def resume(self, keep: int | None = None) -> None:
         if self.must_pull:
             self._pulling.clear()
+        if self._steps and not self._whole and self.landing.version > self.resumed + 1:
+            raise InvariantBroken("the worker would make a step without the version before it")
+        self._whole = False
         super().resume(keep)
 
     # -- events of the worker; a method returns True if the worker may now be able to go on ----
@@ -76,6 +86,7 @@ class WorkerRoundsMode(Pulls):
             self._released = message.round
         if not message.pushed:
             self.must_pull = True
+        self._whole = self._whole or message.whole
 
     def expect_next(self) -> bool:
         version = self.landing.version
@@ -118,7 +129,8 @@ class WorkerRoundsMode(Pulls):
             version = self.landing.of(server)
             if version < round_ and self._pulling.get(server, NOTHING) <= version:
                 self._pulling[server] = round_
-                self._outbox.tell_server(server, m.Pull(**self._outbox.identity(), round=round_))
+                pull = m.Pull(**self._outbox.identity(), round=round_, whole=self._whole)
+                self._outbox.tell_server(server, pull)
 
 
 class WorkerArrivalMode(Pulls):
@@ -240,6 +252,6 @@ def choose_mode(job: m.JobSpec | None, outbox: WorkerOutbox, ticket: int = 0) ->
         return WorkerRoundsMode(outbox, ticket)
     traits = traits_of(job.sync)
     if traits.rounds:
-        return WorkerRoundsMode(outbox, ticket)
+        return WorkerRoundsMode(outbox, ticket, steps=sums_only(job))
     asks = traits.asks_before_steps
     return WorkerArrivalMode(outbox, ticket, asks=asks, overlaps=job.read_ahead and not asks)

@@ -44,7 +44,9 @@ class WorkerState:
         "pushes",
         "rejoins_because",
         "restores",
+        "share_order",
         "shares",
+        "sharing",
         "since_ns",
         "sized",
         "spec",
@@ -59,6 +61,10 @@ class WorkerState:
     mode: Mode
     pushes: Pushes
     leased: bool
+    share_order: m.Share | None
+    """The lead's order to share the state of a version, until the state is sent."""
+    sharing: bool
+    """Whether the state is sent, and some server may not have received it yet."""
     heartbeat: Heartbeat
 
     def __init__(self, name: str) -> None:
@@ -120,6 +126,8 @@ class WorkerState:
         self.pushes = Pushes(self.outbox)
         self.leased = False
         self.evaluates = False
+        self.share_order: m.Share | None = None
+        self.sharing = False
         self.heartbeat = Heartbeat()
         self.leave_if_asked()
 
@@ -155,6 +163,12 @@ class WorkerState:
         memory, where they would change."""
         in_place = self.job is not None and self.job.in_place
         self.leaves = self.asked and not self.mode.stop and not in_place
+
+    @property
+    def settled(self) -> bool:
+        """Whether a worker whose code has ended may leave: no server needs anything more from it."""
+        over = self.mode.stop or self.over_because is not None
+        return not self.sharing and (over or not len(self.pushes.outstanding))
 
     @property
     def loop_over(self) -> bool:

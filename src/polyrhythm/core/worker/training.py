@@ -8,7 +8,7 @@ one is answered (`modes`).
 from msgspec.structs import replace
 
 from polyrhythm.core import events as ev
-from polyrhythm.core.effects import CaptureState, ContributeNow, TakeProgress
+from polyrhythm.core.effects import CaptureState, ContributeNow, ShareState, TakeProgress
 from polyrhythm.core.worker.leaving import Departure
 from polyrhythm.core.worker.lifecycle import AWAITING, Phase
 from polyrhythm.core.worker.state import WorkerState
@@ -118,6 +118,29 @@ class Training:
             worker, incarnation = state.outbox.worker, state.outbox.incarnation
             state.outbox.do(CaptureState(message.number, worker, incarnation, at_once))
 
+    # -- the state of the optimizer ------------------------------------------------------------
+
+    def on_share(self, message: m.Share, now_ns: int) -> None:
+        """Send the parameters and the state of a version to the servers, as soon as this worker has
+        that version and follows the routes of the order. The next version comes only when all
+        servers hold the state."""
+        state = self._state
+        if message.incarnation != state.outbox.incarnation:
+            return
+        state.share_order, state.sharing = (None if message.done else message), False
+        self.share_if_ready()
+        if message.done and state.phase is Phase.LEAVING and state.settled:
+            self._departure.depart(now_ns)
+
+    def share_if_ready(self) -> None:
+        state, order = self._state, self._state.share_order
+        if order is None or state.mode.resumed != order.round:
+            return
+        if state.outbox.routing >= order.routing and state.joining.linked:
+            state.share_order, state.sharing = None, True
+            slices = tuple(state.mode.landing.slices.items())
+            state.outbox.do(ShareState(slices, order.round, state.outbox.routing))
+
     def on_proceed(self, message: m.Proceed, now_ns: int) -> None:
         pushes = self._state.pushes
         if message.number == pushes.withheld:
@@ -148,7 +171,7 @@ class Training:
         pushes = state.pushes
         if pushes.held is not None:
             self._contribute_held(pushes.held, now_ns)
-        if state.phase is Phase.LEAVING and not len(pushes.outstanding):
+        if state.phase is Phase.LEAVING and state.settled:
             self._departure.depart(now_ns)
 
     # -- after the release ---------------------------------------------------------------------
@@ -217,3 +240,4 @@ class Training:
         state.enter(Phase.COMPUTING, now_ns)
         state.begun = state.user_computes = True
         state.mode.resume()
+        self.share_if_ready()

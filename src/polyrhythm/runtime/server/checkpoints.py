@@ -21,8 +21,10 @@ from polyrhythm.io.link import Link
 from polyrhythm.release import VERSION
 from polyrhythm.runtime import crashpoint
 from polyrhythm.runtime.driver import Driver
-from polyrhythm.runtime.server.replica_memory import SliceState
 from polyrhythm.runtime.server.slice_store import SliceStore
+from polyrhythm.runtime.slice_state import (
+    SliceState,
+)
 from polyrhythm.store.checkpoints import (
     delete_unused,
     load,

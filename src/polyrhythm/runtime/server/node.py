@@ -260,6 +260,8 @@ class ServerNode:
         elif isinstance(message, m.Copy | m.State):
             self.slices.take_from_primary(message, payload)
             crashpoint.reach(self.name, "took", message)
+        elif isinstance(message, m.Shared):
+            self.slices.take_shared(message, payload)
         elif isinstance(message, m.Seed):
             event = self.slices.placed().seed(message, _payload(message, payload))
             if event is not None:

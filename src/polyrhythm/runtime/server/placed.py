@@ -10,7 +10,11 @@ from polyrhythm.errors import LinkError
 from polyrhythm.io.link import Payload, Sendable
 from polyrhythm.io.segments import Segment
 from polyrhythm.runtime.net.peers import Peers
-from polyrhythm.runtime.server.slice_store import SliceStore, choose_slice_store
+from polyrhythm.runtime.server.slice_store import (
+    SliceStore,
+    SummedSliceStore,
+    choose_slice_store,
+)
 from polyrhythm.wire import messages as m
 
 
@@ -75,6 +79,13 @@ class PlacedSlices:
             follower.step(message, data)
         else:
             follower.adopt(message, data)
+
+    def take_shared(self, message: m.Shared, payload: Payload | None) -> None:
+        """Take a part of the state that a worker shares. Ignored in jobs whose servers hold the
+        state."""
+        store = self.placed()
+        if isinstance(store, SummedSliceStore):
+            store.take_shared(message, memoryview(b"") if payload is None else payload.view())
 
     def free_states(self, peer: str) -> None:
         """Drop the incomplete states that a peer was sending whose link has closed."""

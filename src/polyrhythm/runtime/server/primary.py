@@ -11,13 +11,21 @@ from dataclasses import dataclass, field
 import torch
 
 from polyrhythm.core.kinds import INT8, may_be_quantised
-from polyrhythm.core.placement.slices import Layout, Slice
+from polyrhythm.core.placement.slices import BUFFERS, Layout, Slice
 from polyrhythm.core.server.leases import SliceVersions
 from polyrhythm.core.server.worker_rows import WaitingContributions
 from polyrhythm.errors import LinkError
 from polyrhythm.io.segments import Piece, Segment, piece_for_many
-from polyrhythm.runtime.server.replica_memory import SliceState, adopt_state, export_state
 from polyrhythm.runtime.server.slots import Allocate, SlicePlace, Slot, Slots, place_side_by_side
+from polyrhythm.runtime.slice_state import (
+    PARAMETERS,
+    SliceState,
+    adopt_state,
+    export_state,
+    is_sum,
+    step_in,
+    sum_state,
+)
 from polyrhythm.tensors.buffers import Changers, Parts, parts_length
 from polyrhythm.tensors.dtypes import held_dtype, tensor_over, wire_dtype
 from polyrhythm.tensors.held import Held
@@ -27,6 +35,8 @@ from polyrhythm.tensors.rows import Incoming, read_rows
 from polyrhythm.tensors.updater import Named, Updater
 from polyrhythm.wire.messages import Contribution, JobSpec, ModelSpec, Row, SliceStep
 
+_NO_STEP = SliceStep(0.0)
+
 
 @dataclass(slots=True, eq=False)
 class PrimarySlice:
@@ -34,7 +44,8 @@ class PrimarySlice:
     updater: Updater
     wire: torch.dtype
     converts: bool
-    """Whether the slice is sent in another dtype than its parameters have."""
+    """Whether the parameters have memory of their own, beside the slots: the slice is sent in another
+    dtype than they have, or sums of gradients are sent in place of them."""
     turn: int = 0
     """With replicas and rounds: the number (0 or 1) of the aggregate to which contributions are
     added."""
@@ -43,6 +54,11 @@ class PrimarySlice:
     of the workers."""
     waiting: WaitingContributions[torch.Tensor] = field(default_factory=WaitingContributions)
     """Kind statistics: the contributions that no fold has named yet."""
+    sum: torch.Tensor | None = None
+    """With `--optimizer-on workers`: the sum of the gradients in the present version, in its slot; None
+    before the first fold."""
+    step: SliceStep = _NO_STEP
+    """The step that workers make with this sum."""
 
     @property
     def nbytes(self) -> int:
@@ -129,7 +145,8 @@ class Primary:
         held = []
         for slice_, dtype, wire in zip(slices, dtypes, wires, strict=True):
             there = places[slice_.id].tensor
-            parameters = there if wire == dtype else torch.zeros(slice_.length, dtype=dtype)
+            apart = wire != dtype or self._is_apart(slice_)
+            parameters = torch.zeros(slice_.length, dtype=dtype) if apart else there
             length = 0 if self._aggregates_in_slots else slice_.length
             aggregate = torch.zeros(length, dtype=dtype)
             held.append(Held(slice_, parameters, aggregate))
@@ -138,15 +155,24 @@ class Primary:
         for each, dtype, wire in zip(held, dtypes, wires, strict=True):
             id_ = each.slice.id
             updater = updaters[model_of(each.slice, self._spec)][0]
-            parts[id_] = part = PrimarySlice(each, updater, wire, wire != dtype)
+            apart = wire != dtype or self._is_apart(each.slice)
+            parts[id_] = part = PrimarySlice(each, updater, wire, apart)
             if id_ in states:
-                adopt_state(each, updater, states[id_])
-                if part.converts:
-                    places[id_].tensor.copy_(each.parameters)
+                self._begin(part, states[id_], places[id_].tensor)
         return Coming(parts, places, updaters, frozenset(states))
+
+    def _begin(self, part: PrimarySlice, state: SliceState, place: torch.Tensor) -> None:
+        """Begin a slice that came from another server. `place`: the memory of its first version."""
+        adopt_state(part.held, part.updater, state)
+        if part.converts:
+            place.copy_(part.held.parameters)
 
     def _is_buffers(self, slice_: Slice) -> bool:
         return self._layout.spaces[slice_.space].buffers
+
+    def _is_apart(self, slice_: Slice) -> bool:
+        """Whether the parameters of a slice are never in a slot, even if they are sent as they are."""
+        return False
 
     def change(self, going: Collection[int], coming: Coming) -> list[Segment]:
         """Remove the slices `going`, and begin to use the slices `coming`. All other slices stay as
@@ -293,6 +319,14 @@ class Primary:
         part = self._parts[slice_]
         return export_state(part.held, part.updater)
 
+    def version_of(self, slice_: int) -> SliceState:
+        """What another server needs to become the primary of this slice, or to hold a copy of it."""
+        return self.export(slice_)
+
+    def steps_of(self, slices: Sequence[int]) -> tuple[SliceStep, ...]:
+        """The steps that readers of these slices make with the sums that are sent to them."""
+        return ()
+
     def close(self) -> list[Segment]:
         return self.slots.close()
 
@@ -361,10 +395,9 @@ class RoundsPrimary(Primary):
         # with plain addition, the previous fold has called `rewrite_all` on this slot already
         if not self.grows:
             target.rewrite_all()
-        for updater, slices in self._updaters.values():
+        for key, (updater, slices) in self._updaters.items():
             due = [held for held in slices if held.slice.id in steps]
-            made = [steps[held.slice.id] for held in due]
-            updater.fold(due, [self._target(held, target) for held in due], made)
+            self._make(key, updater, due, target, steps)
         if self.grows:
             self.slots.at(fill).rewrite_all()
         for index, part in enumerate(self._parts.values()):
@@ -374,6 +407,18 @@ class RoundsPrimary(Primary):
                 self._carry_over(index, part, target, fill)
         self._slot, self._fill = number, fill
 
+    def _make(
+        self,
+        model: int,
+        updater: Updater,
+        due: list[Held],
+        target: Slot,
+        steps: Mapping[int, SliceStep],
+    ) -> None:
+        """Make the steps of these slices of one model, or of its buffers."""
+        made = [steps[held.slice.id] for held in due]
+        updater.fold(due, [self._target(held, target) for held in due], made)
+
     def _target(self, held: Held, target: Slot) -> torch.Tensor:
         if self._parts[held.slice.id].converts:
             return held.parameters
@@ -382,10 +427,7 @@ class RoundsPrimary(Primary):
     def _settle(self, index: int, part: PrimarySlice, target: Slot, fill: int) -> None:
         """Make the new version of a folded slice the current one, and begin an empty aggregate."""
         held = part.held
-        if part.converts:
-            target.tensors[index].copy_(held.parameters)
-        else:
-            held.parameters = target.tensors[index]
+        self._show(index, part, target)
         if self.grows:
             held.aggregate = self.slots.at(fill).tensors[index]
         elif self._aggregates is not None:
@@ -394,6 +436,13 @@ class RoundsPrimary(Primary):
             opened.rewrite(index)
             held.aggregate = opened.tensors[index]
         held.empty()
+
+    def _show(self, index: int, part: PrimarySlice, target: Slot) -> None:
+        """Let readers of the slot `target` see the new version of a slice."""
+        if part.converts:
+            target.tensors[index].copy_(part.held.parameters)
+        else:
+            part.held.parameters = target.tensors[index]
 
     def _carry_over(self, index: int, part: PrimarySlice, target: Slot, fill: int) -> None:
         """Copy a slice that was not folded to the new version. Contributions are still added to its
@@ -513,3 +562,70 @@ class RowsPrimary(RoundsPrimary):
         if named and self._is_buffers(held.slice):
             self.changed[held.slice.id].update(range(len(held.slice.parts)))
         return named
+
+
+class SummedPrimary(RoundsPrimary):
+    """The slices of a primary with `--optimizer-on workers`: a version is the sum of the gradients of a
+    round, and the readers make the step. Slices of the model's buffers are folded as always.
+
+    The parameters and the state of the optimizer are those of the last version that a worker has
+    shared; at first, they are the initial ones."""
+
+    def _is_apart(self, slice_: Slice) -> bool:
+        return not self._is_buffers(slice_)
+
+    def _begin(self, part: PrimarySlice, state: SliceState, place: torch.Tensor) -> None:
+        if not is_sum(state):
+            super()._begin(part, state, place)
+            return
+        part.sum, part.step = place.copy_(state[PARAMETERS]), step_in(state)
+
+    def _make(
+        self,
+        model: int,
+        updater: Updater,
+        due: list[Held],
+        target: Slot,
+        steps: Mapping[int, SliceStep],
+    ) -> None:
+        if model == BUFFERS:
+            super()._make(model, updater, due, target, steps)
+
+    def fold(self, number: int, fill: int, steps: Mapping[int, SliceStep]) -> None:
+        for id_, step in steps.items():
+            self._parts[id_].step = step
+        super().fold(number, fill, steps)
+
+    def _show(self, index: int, part: PrimarySlice, target: Slot) -> None:
+        if self._is_buffers(part.held.slice):
+            super()._show(index, part, target)
+        elif part.step.weight:
+            part.sum = target.tensors[index].copy_(part.held.aggregate)
+        else:
+            part.sum = target.tensors[index]
+
+    def _carry_over(self, index: int, part: PrimarySlice, target: Slot, fill: int) -> None:
+        if self._is_buffers(part.held.slice):
+            super()._carry_over(index, part, target, fill)
+        elif part.sum is not None and part.sum.data_ptr() != target.tensors[index].data_ptr():
+            part.sum = target.tensors[index].copy_(part.sum)
+
+    def settle(self, held: Held, *, forwarded: bool) -> None:
+        """Divide a sum that is rounded when it is sent: it might not fit into half precision."""
+        rounded = self._parts[held.slice.id].wire != held.aggregate.dtype
+        super().settle(held, forwarded=forwarded or rounded)
+
+    def version_of(self, slice_: int) -> SliceState:
+        part = self._parts[slice_]
+        if part.sum is None:
+            return self.export(slice_)
+        return sum_state(part.sum.to(part.held.parameters.dtype), part.step)
+
+    def steps_of(self, slices: Sequence[int]) -> tuple[SliceStep, ...]:
+        steps = tuple(self._parts[slice_].step for slice_ in slices)
+        return steps[:1] if len(set(steps)) == 1 else steps
+
+    def adopt(self, slice_: int, state: SliceState) -> None:
+        """Take the parameters and the state of a slice that a worker has shared."""
+        part = self._parts[slice_]
+        adopt_state(part.held, part.updater, state)

@@ -3,6 +3,8 @@ references."""
 
 from collections.abc import Callable
 
+from msgspec.structs import replace
+
 from polyrhythm.core import builders
 from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
@@ -11,7 +13,10 @@ from polyrhythm.io.link import Link
 from polyrhythm.runtime import crashpoint
 from polyrhythm.runtime.driver import Driver
 from polyrhythm.runtime.net.peers import Peers
-from polyrhythm.runtime.server.slice_store import SliceStore
+from polyrhythm.runtime.server.slice_store import SliceStore, SummedSliceStore
+from polyrhythm.runtime.slice_state import (
+    parts_of_state,
+)
 from polyrhythm.wire import messages as m
 
 
@@ -42,10 +47,33 @@ class Publishing:
         if link is None:  # the worker is gone: end its lease as if it had read the version
             self._driver.put(self._name, ev.Sent((effect.worker,), effect.round))
             return
+        if effect.whole:
+            self._give(link, effect)
+            return
         slots = [effect.slot] * len(self._placed().primary.ids)
         self._send(link, slots, effect.round, effect)
         if effect.first:
             link.flush()
+
+    def _give(self, link: Link, effect: fx.Publish) -> None:
+        """With `--optimizer-on workers`: send the parameters and the state of the optimizer, and the
+        model's buffers as they are in the version."""
+        store = self._placed()
+        assert isinstance(store, SummedSliceStore)
+        given = set()
+        for slice_, state in store.given():
+            given.add(slice_)
+            for fields, data in parts_of_state(state):
+                message = replace(builders.given_state(effect, self._server, slice_), **fields)
+                link.send(message, (data,), flush=crashpoint.ON)
+        slot = store.primary.slots.at(effect.slot)
+        for index, slice_ in enumerate(store.primary.ids):
+            if slice_ not in given:
+                sent = (effect.round, slice_, effect.slot)
+                values = builders.parameters(effect, self._server, *sent)
+                link.send(values, [slot.pieces[index]], flush=crashpoint.ON)
+        link.flush()
+        self._peers.touch(link)
 
     def publish_latest(self, effect: fx.PublishLatest) -> None:
         link = self._reader(effect)
@@ -68,8 +96,9 @@ class Publishing:
             self._send_slices(link, slots, round_, effect)
         else:
             every, slot = m.EVERY_SLICE, slots[0]
+            steps = primary.steps_of(primary.ids)
             message = builders.parameters(
-                effect, self._server, round_, every, slot, primary.ids, None
+                effect, self._server, round_, every, slot, primary.ids, None, steps
             )
             link.send(message, (whole,), flush=crashpoint.ON)
             crashpoint.reach(self._name, "sent", message)
@@ -98,7 +127,10 @@ class Publishing:
             payload = [piece]
             if parts is not None:
                 payload = primary.pieces_of(slice_, primary.slots.at(slot), parts)
-            message = builders.parameters(effect, self._server, round_, slice_, slot, (), parts)
+            steps = primary.steps_of((slice_,))
+            message = builders.parameters(
+                effect, self._server, round_, slice_, slot, (), parts, steps
+            )
             last = slice_ == sent[-1][0] and not link.kind.has_payload_references
             done = self._sent_event(effect.worker, round_) if last else None
             link.send(message, payload, flush=crashpoint.ON, done=done)

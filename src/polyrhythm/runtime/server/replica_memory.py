@@ -5,28 +5,30 @@ A replica makes every step that the primary has made, with the same updater. Wor
 replicas. This module takes no locks; the caller must hold the lock of the slice.
 """
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
 
 from polyrhythm.core.kinds import quantised_nbytes
-from polyrhythm.core.placement.slices import Layout
-from polyrhythm.errors import LinkError
-from polyrhythm.tensors.dtypes import DTYPES, HALVES, held_dtype, tensor_over, wire_dtype
+from polyrhythm.core.placement.slices import BUFFERS, Layout
+from polyrhythm.runtime.slice_state import (
+    PARAMETERS,
+    SliceState,
+    adopt_state,
+    checked_tensor,
+    export_state,
+    is_sum,
+    step_in,
+    sum_state,
+)
+from polyrhythm.tensors.dtypes import held_dtype, tensor_over, wire_dtype
 from polyrhythm.tensors.held import Held
 from polyrhythm.tensors.kinds import updaters_for
 from polyrhythm.tensors.quantised import read_quantised
 from polyrhythm.tensors.rows import Incoming, read_rows, rows_nbytes
 from polyrhythm.tensors.updater import Updater
-from polyrhythm.wire.messages import Copy, JobSpec, ModelSpec, State
-
-PARAMETERS = "parameters"
-_LONGEST_NAME = 100
-SliceState = dict[str, torch.Tensor]
-"""The state of a slice after its last step: its parameters and the tensors of its updater, by
-name."""
+from polyrhythm.wire.messages import Copy, JobSpec, ModelSpec, SliceStep, State
 
 
 @dataclass(slots=True)
@@ -35,25 +37,9 @@ class _Kept:
     updater: Updater
     dtype: torch.dtype
     wire: torch.dtype
-
-
-def export_state(held: Held, updater: Updater) -> SliceState:
-    return {PARAMETERS: held.parameters, **updater.export(held)}
-
-
-def adopt_state(held: Held, updater: Updater, state: SliceState) -> None:
-    """Begin a slice with this state. The parameters are copied. The other tensors are used as they
-    are, so the caller must not use them any more; tensors of half precision, which checkpoints of
-    earlier versions of polyrhythm contain, are converted."""
-    held.parameters.copy_(state[PARAMETERS])
-    dtype = held.parameters.dtype
-    rest = {
-        name: tensor.to(dtype) if tensor.dtype in HALVES else tensor
-        for name, tensor in state.items()
-        if name != PARAMETERS
-    }
-    if rest:
-        updater.adopt(held, rest)
+    step: SliceStep | None = None
+    """With `--optimizer-on workers`: the step that workers make with the sum of gradients which this
+    copy has in place of parameters; None before the first fold."""
 
 
 class ReplicaMemory:
@@ -127,12 +113,7 @@ class ReplicaMemory:
         """One tensor of a slice's state. Raises LinkError if the slice cannot have such a
         tensor."""
         kept = self._kept[message.slice]
-        fault = _fault_of(message, len(data), kept)
-        if fault is not None:
-            raise LinkError(
-                f"the peer sent a state of slice {message.slice} that is not valid: {fault}"
-            )
-        return tensor_over(data, DTYPES[message.dtype]).reshape(message.shape)
+        return checked_tensor(message, data, kept.held, kept.updater)
 
     def adopt(self, slice_: int, state: SliceState) -> None:
         kept = self._kept[slice_] = self._make(
@@ -171,6 +152,40 @@ class ReplicaMemory:
         updater.fold([held], [held.parameters], [message.step])
 
 
+class SummedReplicas(ReplicaMemory):
+    """The replicas with `--optimizer-on workers`: of a slice of parameters they hold the sum of the
+    gradients in the present version."""
+
+    def hold(self, slices: Iterable[int], states: Mapping[int, SliceState]) -> None:
+        sums = {id_: state for id_, state in states.items() if is_sum(state)}
+        super().hold(slices, {id_: state for id_, state in states.items() if id_ not in sums})
+        for id_ in sums.keys() & self.ids:
+            self.adopt(id_, sums[id_])
+
+    def export(self, slice_: int) -> SliceState:
+        kept = self._kept[slice_]
+        if kept.step is None:
+            return super().export(slice_)
+        return sum_state(kept.held.parameters, kept.step)
+
+    def adopt(self, slice_: int, state: SliceState) -> None:
+        if not is_sum(state):
+            super().adopt(slice_, state)
+            return
+        kept = self._kept[slice_] = self._make(slice_)
+        kept.held.parameters.copy_(state[PARAMETERS])
+        kept.step = step_in(state)
+
+    def step(self, message: Copy, data: memoryview | None) -> None:
+        kept = self._kept[message.slice]
+        if kept.held.slice.group == BUFFERS:
+            super().step(message, data)
+            return
+        if data is not None:
+            kept.held.parameters.copy_(tensor_over(data, kept.dtype))
+        kept.step = message.step
+
+
 def _step_rows(message: Copy, data: memoryview | None, kept: _Kept, updater: Updater) -> None:
     """Kind statistics: add the contributions in the payload to their rows."""
     held, named = kept.held, []
@@ -179,27 +194,3 @@ def _step_rows(message: Copy, data: memoryview | None, kept: _Kept, updater: Upd
         named = list(zip(message.differences, values, strict=True))
     updater.enter(held, message.live, named)
     kept.updater.fold([held], [held.parameters], [message.step])
-
-
-def _fault_of(message: State, nbytes: int, kept: _Kept) -> str | None:
-    """Describe what is wrong with one tensor of a state; None if it is valid. Only scalars and
-    tensors of the slice's length are accepted, so the memory that a peer can make this process use
-    is limited to a few times the slice."""
-    length = kept.held.slice.length
-    dtype = DTYPES.get(message.dtype)
-    if dtype is None:
-        return f"its dtype {message.dtype[:_LONGEST_NAME]!r} is not known"
-    if (
-        not 0 < message.parts <= 1 + kept.updater.most_tensors
-        or not 0 <= message.part < message.parts
-    ):
-        return f"it cannot be part {message.part} of {message.parts}"
-    if message.shape not in ((), (1,), (length,)):
-        return f"its shape, of {len(message.shape)} dimensions, does not fit the slice"
-    if nbytes != math.prod(message.shape) * dtype.itemsize:
-        return f"its {nbytes} bytes do not fit its shape and dtype"
-    if len(message.name) > _LONGEST_NAME:
-        return f"its name is too long: it has {len(message.name)} characters"
-    if message.name == PARAMETERS and (message.shape, dtype) != ((length,), kept.dtype):
-        return f"its parameters are {message.dtype}, which does not fit the dtype or length of the slice"
-    return None

@@ -20,9 +20,14 @@ from polyrhythm.errors import LinkError
 from polyrhythm.io.link import Sendable
 from polyrhythm.io.segments import Piece, piece_for_many
 from polyrhythm.runtime.server.primary import Primary, check_size
-from polyrhythm.runtime.server.replica_memory import PARAMETERS, ReplicaMemory, SliceState
+from polyrhythm.runtime.server.replica_memory import ReplicaMemory
 from polyrhythm.runtime.server.slots import SliceLocks
-from polyrhythm.tensors.dtypes import DTYPES, tensor_over
+from polyrhythm.runtime.slice_state import (
+    PARAMETERS,
+    SliceState,
+    parts_of_state,
+)
+from polyrhythm.tensors.dtypes import tensor_over
 from polyrhythm.tensors.updater import Named
 from polyrhythm.wire.messages import (
     Copy,
@@ -98,7 +103,7 @@ class ReplicaSender:
         an equal copy. `slices`: how many slices `to` asked for."""
         with self._rules_lock:
             head = self._rules.teach(to, held, slices, routing)
-        parts = primary.export(held.slice) if head.parts else {}
+        parts = primary.version_of(held.slice) if head.parts else {}
         for message, payload in _state_frames(head, parts):
             self._tell(to, message, payload)
 
@@ -108,14 +113,8 @@ def _state_frames(head: State, parts: SliceState) -> Iterator[tuple[State, Seque
     tensors."""
     if not parts:
         yield head, ()
-    names = {dtype: name for name, dtype in DTYPES.items()}
-    for number, (name, tensor) in enumerate(parts.items()):
-        dtype, shape = names[tensor.dtype], tuple(tensor.shape)
-        message = msgspec.structs.replace(
-            head, name=name, dtype=dtype, shape=shape, part=number, parts=len(parts)
-        )
-        flat = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
-        yield message, (memoryview(bytes(flat.numpy())),)
+    for fields, data in parts_of_state(parts):
+        yield msgspec.structs.replace(head, **fields), (data,)
 
 
 Put = Callable[[Event], None]

@@ -13,13 +13,14 @@ import math
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 import torch
 
 from polyrhythm.core.effects import Build
-from polyrhythm.core.events import Contributed, Repeated, Rerouted, SliceSeeded
-from polyrhythm.core.kinds import keeps_rows
+from polyrhythm.core.events import Contributed, Repeated, Rerouted, SliceSeeded, StateHeld
+from polyrhythm.core.kinds import keeps_rows, sums_only
 from polyrhythm.core.machine import Event
 from polyrhythm.core.placement.slices import BUFFERS, Slice, layout_of
 from polyrhythm.core.server.slices import OnArrivalSlices, RoundsSlices, Verdict, refusal_of
@@ -34,16 +35,23 @@ from polyrhythm.runtime.server.primary import (
     PrimarySlice,
     RoundsPrimary,
     RowsPrimary,
+    SummedPrimary,
 )
-from polyrhythm.runtime.server.replica_memory import PARAMETERS, ReplicaMemory, SliceState
+from polyrhythm.runtime.server.replica_memory import ReplicaMemory, SummedReplicas
 from polyrhythm.runtime.server.replication import Put, ReplicaApply, ReplicaSender, Rules, Tell
 from polyrhythm.runtime.server.slots import Allocate, SliceLocks
+from polyrhythm.runtime.slice_state import (
+    PARAMETERS,
+    SliceState,
+    checked_tensor,
+)
 from polyrhythm.tensors.buffers import pieces_of
 from polyrhythm.tensors.dtypes import DTYPES
 from polyrhythm.tensors.finite import all_finite
 from polyrhythm.tensors.held import Held
 from polyrhythm.tensors.rows import ABSENT, Incoming, numbers_in
 from polyrhythm.wire.messages import (
+    EVERY_SLICE,
     LEAST_WEIGHT,
     Contribution,
     JobSpec,
@@ -51,6 +59,7 @@ from polyrhythm.wire.messages import (
     Route,
     Row,
     Seed,
+    Shared,
     SliceStep,
     Stamp,
 )
@@ -63,6 +72,7 @@ class SliceStore:
 
     _rules_type: type[RoundsSlices] | type[OnArrivalSlices]
     _primary_type: type[Primary]
+    _replicas_type = ReplicaMemory
 
     def __init__(
         self,
@@ -91,7 +101,7 @@ class SliceStore:
         self.rules: Rules = self._rules_type(server, build.routes, build.routing, fresh=build.fresh)
         mine = self._slices(self.rules.mine)
         self.primary = self._primary_type(mine, self._layout, job, spec, allocate)
-        memory = ReplicaMemory(self._layout, job, spec, grows=self.primary.grows)
+        memory = self._replicas_type(self._layout, job, spec, grows=self.primary.grows)
         memory.hold(self.rules.copies, {})
         self.follower = ReplicaApply(memory, self.rules, self._rules_lock, self._locks, put)
         self._replica_sender = ReplicaSender(self.rules, self._rules_lock, tell)
@@ -283,7 +293,7 @@ class SliceStore:
         with self._locks.all_of(changes.moving):
             promoted = {slice_: memory.export(slice_) for slice_ in changes.promoted}
             prepared = primary.prepare(self._slices(changes.coming), promoted)
-            memory.hold(changes.copies, {id_: primary.export(id_) for id_ in changes.demoted})
+            memory.hold(changes.copies, {id_: primary.version_of(id_) for id_ in changes.demoted})
             with self._fold_lock, self._rules_lock:
                 event = self.rules.reroute(routes, routing)
                 old = primary.change(changes.going, prepared)
@@ -355,6 +365,75 @@ class RoundsSliceStore(SliceStore):
     def _step_of(self, held: Held, share: float, *, forwarded: bool) -> SliceStep:
         self.primary.settle(held, forwarded=forwarded)
         return self._stepping.step(held.weight, held.rate, held.clock, share)
+
+
+@dataclass(slots=True)
+class _Arriving:
+    """The state that a worker shares, as far as it has arrived."""
+
+    parts: dict[int, SliceState] = field(default_factory=dict)
+    """The tensors of slices that are not complete yet."""
+    whole: set[int] = field(default_factory=set)
+    """The slices that are complete."""
+
+
+class SummedSliceStore(RoundsSliceStore):
+    """With `--optimizer-on workers`: a fold makes the sum of the gradients, and workers make the step.
+    Parameters and states come from a worker when they are needed, slice by slice."""
+
+    primary: SummedPrimary
+    _primary_type = SummedPrimary
+    _replicas_type = SummedReplicas
+    _arriving: Mapping[tuple[int, int, int], _Arriving] = {}
+    """What workers are sharing, by worker, incarnation and version."""
+
+    @property
+    def _summed(self) -> list[int]:
+        """The slices of parameters whose primary this server is."""
+        return [slice_.id for slice_ in self.primary.slices if slice_.group != BUFFERS]
+
+    def take_shared(self, message: Shared, data: memoryview) -> None:
+        """Take one tensor of the state that a worker shares, or the end of that state."""
+        whose = (message.worker, message.incarnation, message.round)
+        with self._rules_lock:
+            if Row(message.worker, message.incarnation, 0) not in self.rules.members:
+                return
+            if whose not in self._arriving:
+                # states of earlier versions will not be completed any more
+                later = {key: each for key, each in self._arriving.items() if key[2] >= whose[2]}
+                self._arriving = {**later, whose: _Arriving()}
+            arriving = self._arriving[whose]
+        if message.slice != EVERY_SLICE:
+            self._take_tensor(arriving, message, data)
+            return
+        with self._rules_lock:
+            self._arriving = {k: each for k, each in self._arriving.items() if k != whose}
+            if arriving.whole.issuperset(self._summed):
+                self._put(StateHeld(message.round, message.routing))
+
+    def _take_tensor(self, arriving: "_Arriving", message: Shared, data: memoryview) -> None:
+        slice_ = message.slice
+        if not 0 <= slice_ < len(self._layout.slices):
+            raise LinkError(f"the peer shared slice {slice_}, which does not exist")
+        with self._locks.of(slice_):
+            part = self.primary.find(slice_)
+            if part is None:
+                return  # the slice has moved
+            state = arriving.parts.setdefault(slice_, {})
+            state[message.name] = checked_tensor(message, data, part.held, part.updater).clone()
+            if len(state) < message.parts:
+                return
+            if PARAMETERS not in state:
+                raise LinkError(f"the peer shared slice {slice_} without its parameters")
+            self.primary.adopt(slice_, arriving.parts.pop(slice_))
+            arriving.whole.add(slice_)
+
+    def given(self) -> Iterator[tuple[int, SliceState]]:
+        """The states of the slices of parameters, for a worker that joins."""
+        for slice_ in self._summed:
+            with self._locks.of(slice_):
+                state = self.primary.export(slice_)
+            yield slice_, state
 
 
 class OnArrivalSliceStore(SliceStore):
@@ -491,4 +570,6 @@ def choose_slice_store(job: JobSpec) -> type[SliceStore]:
     """The class of a server's slice store, which depends on the job's sync policy and kind."""
     if not traits_of(job.sync).rounds:
         return RowsOnArrivalSliceStore if keeps_rows(job.kind) else OnArrivalSliceStore
+    if sums_only(job):
+        return SummedSliceStore
     return RowsSliceStore if keeps_rows(job.kind) else RoundsSliceStore

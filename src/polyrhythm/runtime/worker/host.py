@@ -14,7 +14,7 @@ from polyrhythm.core import events as ev
 from polyrhythm.core.liveness import HeardThrottle
 from polyrhythm.core.machine import Effect
 from polyrhythm.core.migration import DELIVERING, migration_of
-from polyrhythm.core.names import LEAD
+from polyrhythm.core.names import LEAD, server_name
 from polyrhythm.core.performers import WORKER_EFFECTS, performers_of
 from polyrhythm.core.sync.registry import traits_of
 from polyrhythm.core.worker.machine import WorkerMachine
@@ -30,6 +30,7 @@ from polyrhythm.runtime.worker.joining import Joiner
 from polyrhythm.runtime.worker.kept_state import StateCarrier
 from polyrhythm.runtime.worker.landing import Landing
 from polyrhythm.runtime.worker.loop import UserLoop
+from polyrhythm.runtime.worker.own_steps import OwnSteps
 from polyrhythm.runtime.worker.push import Pushing
 from polyrhythm.runtime.worker.timesheet import Timesheet
 from polyrhythm.tensors.flat import FlatModel
@@ -93,6 +94,8 @@ class MachineHost:
         self._lead: m.Address | None = None
         self._dialer, self._options = dialer, options
         self._model: FlatModel | None = None
+        self._own: OwnSteps | None = None
+        """With `--optimizer-on workers`: the steps that this worker makes."""
         self._pushing = Pushing(self._machine, self._links, shared=dialer.shared)
         self._push = self._pushing.buffers
         self.timesheet = Timesheet()
@@ -141,6 +144,8 @@ class MachineHost:
             self._driver.put(ME, ev.LeadHeard())
         if isinstance(message, m.Parameters):
             self._landing.take(link, message, payload)
+        elif isinstance(message, m.Given):
+            self._landing.take_given(message, payload)
         elif isinstance(message, m.Restored):
             if self.state.take(message, payload):
                 self._driver.put(ME, ev.StateRestored())
@@ -209,6 +214,16 @@ class MachineHost:
 
     def capture_state(self, effect: fx.CaptureState) -> None:
         self.state.ask(effect)
+
+    def share_state(self, effect: fx.ShareState) -> None:
+        assert self._own is not None
+        self._own.share(effect)
+
+    def _send_shared(self, server: int, message: m.Shared, data: memoryview | None) -> None:
+        link = self._links.to(server_name(server))
+        if link is not None:
+            link.send(message, () if data is None else (data,))
+            self._links.touch(link)
 
     def take_chunks(self, effect: fx.TakeChunks) -> None:
         self.loop.take_lease(effect)

@@ -14,6 +14,7 @@ from polyrhythm.core.machine import Event
 from polyrhythm.core.placement.slices import Layout, Slice, pack
 from polyrhythm.errors import FrameError
 from polyrhythm.io.link import Link, Payload
+from polyrhythm.runtime.worker.own_steps import OwnSteps
 from polyrhythm.tensors.flat import FlatModel
 from polyrhythm.wire import messages as m
 
@@ -29,7 +30,8 @@ class Landing:
         self._put = put
         self._received: dict[int, m.Parameters] = {}
         """By their `id`, the messages whose bytes are received directly into their final place."""
-        self._model: FlatModel | None = None
+        self._model: FlatModel | OwnSteps | None = None
+        self._own: OwnSteps | None = None
         self._layout: Layout | None = None
         self._reads_in_place = False
         self._expected: int | None = None
@@ -41,8 +43,12 @@ class Landing:
         """Per set of slices that a server sends in one piece of memory: each slice with its offset and
         size in this piece."""
 
-    def attach(self, model: FlatModel, layout: Layout, *, in_place: bool) -> None:
-        self._model, self._layout, self._reads_in_place = model, layout, in_place
+    def attach(
+        self, model: FlatModel, layout: Layout, own: OwnSteps | None, *, in_place: bool
+    ) -> None:
+        """`own`: with `--optimizer-on workers`, where sums of gradients land."""
+        self._model, self._own = own or model, own
+        self._layout, self._reads_in_place = layout, in_place
 
     def follow(self, routes: Sequence[m.Route]) -> None:
         """Apply new routes: each server sends the slices of which it is the primary."""
@@ -128,9 +134,23 @@ class Landing:
         self._landed(message)
 
     def _landed(self, message: m.Parameters) -> None:
+        if self._own is not None:
+            every = message.holds or self._slices_of.get(message.server, ())
+            self._own.landed(message, every if message.slice == m.EVERY_SLICE else (message.slice,))
         self._put(builders.landed(message))
 
-    def _take_all(self, model: FlatModel, message: m.Parameters, view: memoryview) -> None:
+    def take_given(self, message: m.Given, payload: Payload | None) -> None:
+        """Take a tensor of the parameters or of the state, which this worker has asked for."""
+        if self._own is None or payload is None:
+            raise FrameError("a state came that this worker has not asked for")
+        expected = self._expected is not None and message.round >= self._expected
+        if expected and self._own.take(message, payload.view()):
+            self.count += 1
+            self._put(builders.given(message))
+
+    def _take_all(
+        self, model: FlatModel | OwnSteps, message: m.Parameters, view: memoryview
+    ) -> None:
         """Copy all slices of a server from its memory (`view`); or, if the job reads in place, only
         remember the memory."""
         if self._reads_in_place:

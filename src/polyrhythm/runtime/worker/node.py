@@ -10,11 +10,13 @@ import torch
 from msgspec.structs import replace
 
 from polyrhythm.core import events as ev
+from polyrhythm.core.kinds import sums_only
 from polyrhythm.core.model import nbytes_of
 from polyrhythm.core.placement.slices import layout_of
 from polyrhythm.core.sync.registry import traits_of
 from polyrhythm.core.worker.lifecycle import Phase
 from polyrhythm.runtime.worker.host import ME, MachineHost
+from polyrhythm.runtime.worker.own_steps import OwnSteps
 from polyrhythm.tensors.device_model import flatten
 from polyrhythm.tensors.flat import FlatModel
 from polyrhythm.wire import messages as m
@@ -42,7 +44,9 @@ class WorkerNode(MachineHost):
             evaluates=lambda: self._machine.evaluates,
         )
         self._pushing.attach(self._model, layout, job)
-        self._landing.attach(self._model, layout, in_place=job.in_place)
+        if sums_only(job):
+            self._own = OwnSteps(self._model, layout, job, spec, self._send_shared, self._me)
+        self._landing.attach(self._model, layout, self._own, in_place=job.in_place)
         self.loop.resumed = False
         self._driver.post(ME, ev.Attaching(spec))
         self.loop.done = DONE  # also if the lead refuses the worker, and the user's code goes on
@@ -64,6 +68,9 @@ class WorkerNode(MachineHost):
         )
         assert self.loop.lease is not None
         return self.loop.lease
+
+    def _me(self) -> tuple[int, int]:
+        return self.number, self.incarnation
 
     @property
     def number(self) -> int:
@@ -212,6 +219,8 @@ class WorkerNode(MachineHost):
         """All slices of the version have arrived: use the version, and begin to count computing
         time."""
         assert self._model is not None
+        if self._own is not None:
+            self._own.apply(self.loop.version)
         if self._landing.in_place is not None:
             self._model.read_in_place(self._landing.in_place)
         if self._model.aside and self.loop.resumed:

@@ -418,6 +418,7 @@ _TAKES: dict[type, Callable[[ServerProcess, Channel, Any], None]] = {
     ),
     m.OperatorRequest: ServerProcess._take_request,
     m.Seed: ServerProcess._take_seed,
+    m.Shared: lambda process, channel, message: process.slices.take_shared(message),
     **dict.fromkeys(
         (CarriedCopy, CarriedState, RowsCopy, RowsState),
         lambda process, channel, message: process.slices.take_from_primary(message),

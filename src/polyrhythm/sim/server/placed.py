@@ -7,13 +7,13 @@ This file mirrors `runtime/server/placed.py`, with sizes in place of bytes.
 from collections.abc import Callable
 
 from polyrhythm.core import effects as fx
-from polyrhythm.core.kinds import keeps_rows
+from polyrhythm.core.kinds import keeps_rows, sums_only
 from polyrhythm.core.machine import Event
 from polyrhythm.core.server.stepping import Stepping
 from polyrhythm.core.sync.registry import traits_of
 from polyrhythm.errors import LinkError
 from polyrhythm.sim.checker import Checker
-from polyrhythm.sim.model.sizes import quantised_sizes, slice_sizes
+from polyrhythm.sim.model.sizes import quantised_sizes, slice_sizes, state_sizes
 from polyrhythm.sim.server import rows_store
 from polyrhythm.sim.server import slice_store as store_modes
 from polyrhythm.sim.server.slice_store import CarriedCopy, CarriedState, SimSliceStore
@@ -70,9 +70,16 @@ class SimPlacedSlices:
             keep=self._checker is not None,
             fresh=effect.fresh,
         )
+        if sums_only(self._job):
+            self.store.state_nbytes = state_sizes(effect.spec, self._job)
         if self._checker is not None:
             self._checker.memories[self._server] = self.store
         return self.store
+
+    def take_shared(self, message: m.Shared) -> None:
+        event = self.placed().take_shared(message)
+        if event is not None:
+            self._put(event)
 
     def reroute(self, effect: fx.Reroute) -> None:
         self._put(self.placed().reroute(effect.routes, effect.routing))

@@ -57,8 +57,12 @@ class SimPublishing:
         memory, round_, slot = self._placed(), effect.round, effect.slot
         left_ns: int | None = self._process.clock.now_ns
         for slice_, nbytes in memory.slices.items():
-            message = builders.parameters(effect, self._server, round_, slice_, slot)
-            left_ns = channel.send(message, nbytes)
+            if effect.whole:
+                given = builders.given_state(effect, self._server, slice_)
+                left_ns = channel.send(given, memory.state_nbytes.get(slice_, nbytes))
+            else:
+                message = builders.parameters(effect, self._server, round_, slice_, slot)
+                left_ns = channel.send(message, nbytes)
         slots = (slot,) * len(memory.slices) if self._process.check else ()
         self._leave(channel, effect.worker, left_ns, round_, memory, slots)
 

@@ -21,6 +21,7 @@ from polyrhythm.core.events import (
     Rerouted,
     SliceSeeded,
     StateAdopted,
+    StateHeld,
     StepCopied,
 )
 from polyrhythm.core.server.leases import SliceVersions
@@ -28,6 +29,7 @@ from polyrhythm.core.server.slices import OnArrivalSlices, RoundsSlices, Verdict
 from polyrhythm.core.server.stepping import Stepping
 from polyrhythm.errors import InvariantBroken, LinkError
 from polyrhythm.wire.messages import (
+    EVERY_SLICE,
     Contribution,
     Copy,
     Fetch,
@@ -35,6 +37,7 @@ from polyrhythm.wire.messages import (
     Route,
     Row,
     Seed,
+    Shared,
     SliceStep,
     Stamp,
     State,
@@ -100,8 +103,20 @@ class SimSliceStore:
         each change."""
         self.outgoing_steps: list[tuple[int, CarriedCopy]] = []
         """Steps to send to replicas, each with the number of the server that holds the replica."""
+        self.state_nbytes: Mapping[int, int] = {}
+        """With `--optimizer-on workers`: the bytes of the parameters and the state of each slice."""
+        self._shared: set[int] = set()
         self._open_slots()
         self._hold()
+
+    def take_shared(self, message: Shared) -> StateHeld | None:
+        """Take a slice of the state that a worker shares. Returns an event when all slices have come
+        whose primary this server is."""
+        if message.slice != EVERY_SLICE:
+            self._shared.add(message.slice)
+            return None
+        whole, self._shared = self._shared >= self.slices.keys(), set()
+        return StateHeld(message.round, message.routing) if whole else None
 
     def _hold(self) -> None:
         """Hold the slices that the rules name now."""

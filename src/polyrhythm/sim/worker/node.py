@@ -24,7 +24,7 @@ from polyrhythm.observe.reasons import in_words
 from polyrhythm.sim.kept_state import SimKeptState
 from polyrhythm.sim.model.link import Channel
 from polyrhythm.sim.model.pace import SimulatedPace
-from polyrhythm.sim.model.sizes import quantised_sizes, slice_sizes
+from polyrhythm.sim.model.sizes import quantised_sizes, slice_sizes, state_sizes
 from polyrhythm.sim.model.statistics import carry
 from polyrhythm.sim.process import Hosted, SingleProcess
 from polyrhythm.sim.scenario import WorkerSpec
@@ -38,6 +38,7 @@ _ME, POINTS = "worker", "points"
 """`POINTS`: the name that each end of a link between two workers uses for the other end."""
 _LEAD_HEARD = ev.LeadHeard()
 _PARAMETERS, _HELLO_REPLY, _RESTORED = m.Parameters, m.HelloReply, m.Restored
+_GIVEN = m.Given
 
 
 class WorkerProcess(SingleProcess):
@@ -230,6 +231,9 @@ class WorkerProcess(SingleProcess):
             kind = type(message)
             if kind is _PARAMETERS:
                 self._take_slice(channel, message, now_ns)  # type: ignore[arg-type]
+            elif kind is _GIVEN:
+                if self._expected is not None:
+                    self._queue.append(builders.given(message))  # type: ignore[arg-type]
             elif kind is _HELLO_REPLY:
                 self._queue.append(ev.Linked(message.server, channel.incarnation))
             elif kind is _RESTORED:
@@ -393,6 +397,18 @@ class WorkerProcess(SingleProcess):
     def capture_state(self, effect: fx.CaptureState) -> None:
         if self._kept.ask(effect):
             self._send_state()
+
+    def share_state(self, effect: fx.ShareState) -> None:
+        assert self.machine.job is not None
+        sizes = state_sizes(self._model, self.machine.job)
+        worker, incarnation = self._outbox.worker, self._outbox.incarnation
+        for server, slices in effect.slices:
+            channel = self._to(server_name(server))
+            if channel is not None:
+                for number in slices:
+                    shared = builders.shared(effect, worker, incarnation, number)
+                    channel.send(shared, sizes[number])
+                channel.send(builders.shared(effect, worker, incarnation, m.EVERY_SLICE))
 
     def _send_state(self) -> None:
         if self._kept.asked is not None:

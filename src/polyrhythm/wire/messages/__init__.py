@@ -110,6 +110,7 @@ from polyrhythm.wire.messages.servers import (
     Stays,
     Unreachable,
 )
+from polyrhythm.wire.messages.sharing import Given, Holding, Share, Shared
 from polyrhythm.wire.messages.specs import (
     Address,
     ChunkLease,
@@ -184,7 +185,9 @@ __all__ = [
     "FileEntry",
     "Fold",
     "Folded",
+    "Given",
     "HelloReply",
+    "Holding",
     "Introduced",
     "JobSpec",
     "JournalPage",
@@ -232,6 +235,8 @@ __all__ = [
     "SegmentWithdrawn",
     "ServerHello",
     "ServerSpec",
+    "Share",
+    "Shared",
     "SliceStep",
     "Stamp",
     "State",
@@ -305,6 +310,10 @@ EVENT_TYPES: dict[type[Message], EventType] = {
     Fetch: EventType.FETCH,
     State: EventType.STATE,
     Adopted: EventType.ADOPTED,
+    Share: EventType.SHARE,
+    Shared: EventType.SHARED,
+    Given: EventType.GIVEN,
+    Holding: EventType.HOLDING,
     OperatorHello: EventType.OPERATOR_HELLO,
     OperatorRequest: EventType.OPERATOR_REQUEST,
     OperatorAnswer: EventType.OPERATOR_ANSWER,

@@ -5,7 +5,13 @@ import msgspec
 
 from polyrhythm.wire.messages.fields import Amount, Count, Label, Message, Number, Rate, Weight
 from polyrhythm.wire.messages.reasons import Reason
-from polyrhythm.wire.messages.specs import ChunkProgress, MemberSpec, Progress, Row
+from polyrhythm.wire.messages.specs import (
+    ChunkProgress,
+    MemberSpec,
+    Progress,
+    Row,
+    SliceStep,
+)
 
 
 class Contribution(Message, frozen=True, kw_only=True):
@@ -159,6 +165,9 @@ class Release(Message, frozen=True, kw_only=True):
     rank: Count = -1
     """The rank of the worker among the members of the view, by worker number; -1 if it is not a
     member."""
+    whole: bool = False
+    """With `--optimizer-on workers`: the worker does not have the version before this one, so it
+    pulls the parameters and the state of the optimizer instead of the sum of the gradients."""
 
 
 class Progressed(Message, frozen=True, kw_only=True):
@@ -192,6 +201,9 @@ class Pull(Message, frozen=True, kw_only=True):
 
     pulled: Count = -1
     """This message is also a `Pulled` for version (or ticket) `pulled`; -1: it is not."""
+    whole: bool = False
+    """With `--optimizer-on workers`: the worker asks for the parameters and the state of the
+    optimizer (`Given`). The server answers when a worker has shared them (`Shared`)."""
 
 
 class Parameters(Message, frozen=True, kw_only=True):
@@ -205,6 +217,10 @@ class Parameters(Message, frozen=True, kw_only=True):
     """For a slice of the model's buffers: the numbers of the parts in the payload. The reader has
     all other parts already, because they have not changed since they were seeded. None: the payload
     is the whole slice."""
+    steps: tuple[SliceStep, ...] = ()
+    """With `--optimizer-on workers`: the payload is the sum of the gradients, and this is the step
+    that the reader makes with it. One for each slice in the payload; a single one holds for all of
+    them."""
 
 
 class Pulled(Message, frozen=True, kw_only=True):

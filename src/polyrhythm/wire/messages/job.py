@@ -102,6 +102,9 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     """How many servers hold a copy of each slice, besides its primary."""
     placement: str = "ring"
     """By which scheme slices are assigned to servers (`core/placement/schemes.py`)."""
+    optimizer_on: str = "servers"
+    """bsp: where the steps of the optimizer are made: on the `servers`, or on the `workers`, each of
+    which then steps its own copy of the parameters (`core/kinds.py`)."""
     deterministic: bool = False
     """bsp: whether servers add contributions in the order of the workers' names, so that a
     repetition of the job computes the same bits."""

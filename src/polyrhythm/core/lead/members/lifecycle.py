@@ -55,6 +55,7 @@ class Lifecycle:
         self._stopping = parts.stopping
         self._operators = parts.operators
         self._evaluator = parts.evaluator
+        self._sharing = parts.sharing
         self._start_ns = round(parts.job.start_timeout_s * 1e9)
 
     def accepts(self, worker: int, incarnation: int) -> bool:
@@ -293,6 +294,7 @@ class Lifecycle:
         self._state.stream_ended = reason.code == STREAM_ENDED.code
         self._outbox.note("left", worker=member.worker, name=member.name, **reason.noted())
         self._mode.forget(*member.key)
+        self._sharing.on_removed(member.key)
         self._steps.forget(*member.key)
         self._progress.goals.targets.left(member.worker)
         self._progress.learning.left(member.worker)
@@ -317,6 +319,8 @@ class Lifecycle:
         if fatal is not None and (self._ending.goal is None or len(self._view)):
             self._ending.finish(fatal, self._mode.done, now_ns, failed=True)
         self.end_if_deserted(now_ns)
+        if not self._ending.begun and (lost := self._sharing.lost) is not None:
+            self._ending.finish(lost, self._mode.done, now_ns, failed=True, lost=True)
 
     def tell_operators(self) -> None:
         """Tell the operators that have requested a stop how many workers the stop still waits for."""

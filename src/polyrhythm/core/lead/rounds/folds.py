@@ -1,10 +1,11 @@
 """The open round and the fold that closes it (`Rounds`), and the orders of the lead (`Folds`). The
 mode (`modes.py`) decides when a fold is ordered and when it is complete."""
 
+from collections.abc import Callable
+
 import msgspec
 from msgspec.structs import replace
 
-from polyrhythm.core.lead.members.leaving import Removals
 from polyrhythm.core.lead.members.view import Member, View
 from polyrhythm.core.lead.outbox import LeadOutbox
 from polyrhythm.core.lead.progress.progress import JobProgress
@@ -51,6 +52,8 @@ class Rounds(msgspec.Struct):
     """How many workers that had contributed before abstained from the last fold."""
     share: float = 1.0
     """The fraction of a full step that the last fold made."""
+    unshared: bool = False
+    """Whether only workers have the parameters of the present version (`sharing.py`)."""
     _workers: frozenset[int] = frozenset()
     """The workers in `members`."""
     _ranks: dict[int, int] | None = None
@@ -223,21 +226,22 @@ class Folds:
         policy: sync.SyncPolicy,
         view: View,
         routing: RoutingTable,
-        removals: Removals,
         rounds: Rounds,
         outbox: LeadOutbox,
         progress: JobProgress,
+        lacks: Callable[[Member], bool] = lambda member: False,
         contributions: Contributions | None = None,
     ) -> None:
-        """`contributions`: given only with kind statistics, where each fold names the contributions
-        that it contains."""
+        """`lacks`: whether a member that is released needs the parameters and the state
+        (`sharing.py`). `contributions`: given only with kind statistics, where each fold names the
+        contributions that it contains."""
         self._policy = policy
         self._view = view
         self._routing = routing
-        self._removals = removals
         self._rounds = rounds
         self._outbox = outbox
         self._progress = progress
+        self._lacks = lacks
         self._contributions = contributions
 
     def consult(self, event: sync.PolicyEvent, now_ns: int) -> sync.Decision:
@@ -267,7 +271,6 @@ class Folds:
     def begin(self, release: frozenset[int], reason: Reason, now_ns: int) -> None:
         """Record that the next fold begins. `send` then sends the order to the servers."""
         self._rounds.begin_fold(release, reason, self._view.specs(), now_ns)
-        self._removals.on_view_sent()
 
     def send(self, *, readers: tuple[int, ...] = (), share: float = 1.0, last: bool) -> None:
         """Order the fold that was begun. `readers`: workers to which the new version is pushed.
@@ -357,6 +360,7 @@ class Folds:
             points=terms.points,
             probe=self._share(member, terms),
             rank=self._rounds.rank_of(member.worker),
+            whole=self._lacks(member),
         )
         self._outbox.tell(member, release)
 

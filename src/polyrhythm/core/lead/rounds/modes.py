@@ -170,11 +170,13 @@ class ByArrival:
 
     def fold(self, release: frozenset[int], reason: Reason, now_ns: int) -> None:
         self._folds.begin(release, reason, now_ns)
+        self._removals.on_view_sent()
         self._folds.send(last=False)
 
     def _fold_last(self, reason: Reason, now_ns: int) -> None:
         self._state.last = True
         self._folds.begin(sync.NO_WORKERS, reason, now_ns)
+        self._removals.on_view_sent()
         self._folds.send(last=True)
 
     def on_folded(self, message: Folded) -> bool:
@@ -332,7 +334,8 @@ class ByRounds:
 
     *A fold waits while slices change their primary, and while workers still have to send
     contributions again to a server that was promoted. Otherwise servers would fold different sets
-    of contributions in the same round.*
+    of contributions in the same round.* It also waits while a worker shares the version before it
+    (`sharing.py`).
     """
 
     withholds: ClassVar[bool] = False
@@ -350,6 +353,8 @@ class ByRounds:
         self._ending = parts.ending
         self._stopping = parts.stopping
         self._folds = parts.folds
+        self._removals = parts.removals
+        self._sharing = parts.sharing
         self._keeps_rows = keeps_rows(parts.job.kind)
         self._plan = parts.plan
         self._migration = parts.migration
@@ -428,11 +433,12 @@ class ByRounds:
     # -- folds ---------------------------------------------------------------------------------
 
     def fold(self, release: frozenset[int], reason: Reason, now_ns: int) -> None:
-        if self._routing.moving or self._contributions.owed:
+        if self._routing.moving or self._contributions.owed or self._sharing.pending:
             self._state.postponed = (release, reason)
             return
         rounds = self._rounds
         self._folds.begin(release, reason, now_ns)
+        self._removals.on_view_sent()
         self._folds.send(readers=tuple(sorted(rounds.readers)), share=rounds.share, last=False)
         if self._keeps_rows:
             self._state.based_on_whole, self._state.whole = (
@@ -519,6 +525,7 @@ class ByRounds:
 
     def resume(self, now_ns: int) -> None:
         waits = self._routing.moving or self._contributions.owed or self._rounds.folding
+        waits = waits or self._sharing.pending
         if self._state.postponed is not None and not waits and not self._ending.decided:
             (release, reason), self._state.postponed = self._state.postponed, None
             self.fold(release, reason, now_ns)
@@ -527,7 +534,10 @@ class ByRounds:
         """Do nothing: learners are promoted after a fold."""
 
     def waiting(self) -> Waiting | None:
-        return None
+        if self._state.postponed is None or not self._sharing.pending:
+            return None
+        sharing = Reason("sharing", {"name": self._sharing.sharer, "round": self._rounds.round})
+        return Waiting(sharing, self._rounds.moved_ns)
 
 
 class Mode(Protocol):

@@ -7,6 +7,7 @@ has been measured it is the paper's 120 s.
 
 import msgspec
 
+from polyrhythm.core.kinds import ON_WORKERS
 from polyrhythm.core.values import keep_last
 from polyrhythm.errors import UsageError
 
@@ -14,6 +15,13 @@ _PAPER_NS = 120 * 10**9
 _LEAST_NS = 10 * 10**9
 _FACTOR = 3
 _ROUNDS = 20
+
+
+def timer_of(timer: str, *, deterministic: bool, optimizer_on: str) -> str:
+    """The value of `--timer` for a job with these options: the default is `off` if every round waits
+    for every worker."""
+    waits = deterministic or optimizer_on == ON_WORKERS
+    return "off" if waits and timer == "auto" else timer
 
 
 class Timer(msgspec.Struct):

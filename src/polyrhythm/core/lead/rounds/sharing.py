@@ -1,0 +1,164 @@
+"""Jobs with `--optimizer-on workers`: which members have the present version, and which of them sends
+it to the servers when these need it.
+
+*A server publishes the sum of the gradients of a round, and a worker that has the version before makes
+the step with it. Everything else needs the parameters and the state of the optimizer themselves: a
+worker that joins, a checkpoint, a saved model. One worker then shares them: it sends those of the
+present version to the primaries. The next fold waits until every primary has them, so the version is
+the same for all* (decision 122). If that worker is lost, or slices get new primaries, a worker is asked
+again. If no member has the version any more and the servers do not have it either, the job ends.
+"""
+
+import msgspec
+
+from polyrhythm.core.kinds import sums_only
+from polyrhythm.core.lead.members.evaluator import Chosen
+from polyrhythm.core.lead.members.view import Member, View
+from polyrhythm.core.lead.outbox import LeadOutbox
+from polyrhythm.core.lead.rounds.folds import Rounds
+from polyrhythm.core.lead.servers.routing import RoutingTable
+from polyrhythm.core.machine import Reason
+from polyrhythm.wire import messages as m
+
+_NONE = (-1, 0)
+
+
+class SharingState(msgspec.Struct):
+    active: bool = False
+    """Whether workers make the optimizer's steps."""
+    pending: bool = False
+    """Whether a worker is sharing the present version, and some primary does not have it yet."""
+    sharer: tuple[int, int] = _NONE
+    """The member that shares the version."""
+    holders: set[int] = set()
+    """The primaries that have the version which is being shared."""
+    before: set[tuple[int, int]] = set()
+    """The members that have the version before the present one."""
+    released: set[tuple[int, int]] = set()
+    """The members that were released with the present version."""
+    newcomers: set[tuple[int, int]] = set()
+    """Those of them that did not have the version before, and read the present one from the
+    servers."""
+
+    @classmethod
+    def begin(cls, job: m.JobSpec) -> "SharingState":
+        return cls(sums_only(job))
+
+
+class Sharing:
+    def __init__(
+        self,
+        state: SharingState,
+        view: View,
+        routing: RoutingTable,
+        rounds: Rounds,
+        evaluator: Chosen,
+        outbox: LeadOutbox,
+    ) -> None:
+        """`evaluator`: the member that evaluates the model; it also shares it, if it has it."""
+        self._state = state
+        self._view = view
+        self._routing = routing
+        self._rounds = rounds
+        self._evaluator = evaluator
+        self._outbox = outbox
+
+    @property
+    def pending(self) -> bool:
+        """Whether the next fold must wait, because the present version is being shared."""
+        return self._state.pending
+
+    @property
+    def sharer(self) -> str:
+        """The name of the member that shares the version; empty if there is none."""
+        member = self._view.get(*self._state.sharer) if self._state.pending else None
+        return "" if member is None else member.name
+
+    def on_folded(self) -> None:
+        """A fold is complete: its version is the present one, and only workers can have it."""
+        state, round_ = self._state, self._rounds.round
+        if not state.active or round_ == 0:
+            return
+        state.before, state.released, state.newcomers = state.released, set(), set()
+        self._rounds.unshared = True
+
+    def lacks(self, member: Member) -> bool:
+        """Whether a member that is released now needs the parameters and the state, because it does
+        not have the version before. If so, a worker is asked to share them."""
+        state, key = self._state, member.key
+        if not state.active:
+            return False
+        lacks = key in state.newcomers or key not in state.before | state.released
+        state.released.add(key)
+        if lacks:
+            state.newcomers.add(key)
+            self.ask()
+        return lacks
+
+    def ask(self) -> bool:
+        """Let a worker share the present version, unless the servers have it or are getting it.
+        Returns whether they have it now."""
+        if self._rounds.unshared and not self._state.pending:
+            self._state.pending, self._state.holders = True, set()
+            self._choose()
+        return not self._rounds.unshared
+
+    def _choose(self) -> None:
+        able = self._able()
+        if not able:
+            self._state.sharer = _NONE
+            return
+        chosen = self._evaluator.worker, self._evaluator.incarnation
+        member = min(able, key=lambda each: (each.key != chosen, each.worker))
+        self._state.sharer = member.key
+        # routes that only give slices other copies are not sent to workers
+        since = max(self._routing.primary_since.values())
+        identity = self._outbox.identity(member) | {"routing": since}
+        self._outbox.tell(member, m.Share(**identity, round=self._rounds.round))
+
+    def _able(self) -> list[Member]:
+        """The members that have the present version, or make it from the one before."""
+        state = self._state
+        keys = (state.before | state.released) - state.newcomers
+        return [member for member in self._view.members() if member.key in keys]
+
+    def on_holding(self, message: m.Holding) -> bool:
+        """Note that a primary has the version. Returns whether every primary has it now."""
+        state, primaries = self._state, self._routing.primaries
+        known = message.routing >= self._routing.primary_since.get(message.server, 0)
+        if not state.pending or message.round != self._rounds.round or not known:
+            return False
+        state.holders.add(message.server)
+        if not state.holders >= primaries:
+            return False
+        state.pending, self._rounds.unshared = False, False
+        for member in self._view.members():
+            done = m.Share(**self._outbox.identity(member), round=message.round, done=True)
+            self._outbox.tell(member, done)
+        return True
+
+    def on_removed(self, key: tuple[int, int]) -> None:
+        """A member was removed. If it was to share the version, another member does so."""
+        state = self._state
+        for keys in (state.before, state.released, state.newcomers):
+            keys.discard(key)
+        if state.pending and state.sharer == key:
+            self._choose()
+
+    def on_promoted(self) -> None:
+        """Slices have new primaries, which have only the sums of their gradients. Let the version be
+        shared again if it was being shared, or if a worker may still be reading it."""
+        state = self._state
+        if not state.active or self._rounds.round == 0 or self._rounds.folding:
+            return  # after a fold that is under way, only workers have its version anyway
+        again = state.pending or bool(state.newcomers)
+        state.pending, self._rounds.unshared = False, True
+        if again:
+            self.ask()
+
+    @property
+    def lost(self) -> Reason | None:
+        """Why the job cannot go on: nobody has the present version any more. None: it can."""
+        if not self._rounds.unshared or self._able():
+            return None
+        return Reason("state-lost", {"round": self._rounds.round})

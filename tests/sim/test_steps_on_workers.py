@@ -1,0 +1,93 @@
+"""`--optimizer-on workers` in the simulator: every worker makes every step, whoever joins, dies or
+moves, and the servers get the parameters from a worker when they need them."""
+
+import pytest
+
+from tests.sim.staged_run import Run
+
+JOB = """
+[job]
+sync = "bsp"
+optimizer_on = "{where}"
+timer = "off"
+epochs = 6
+points = 480
+batch = 8
+servers = 3
+replicas = {replicas}
+workers = 3
+model = "3MB"
+slice = "512kB"
+save_model = true
+heartbeat = "50ms"
+{more}
+[link]
+delay = "200us"
+bandwidth = "1GB"
+[[workers]]
+count = 4
+step = "10ms"
+step_lognormal = 0.3
+"""
+EVENT = '[[events]]\nat = "{at}ms"\nwhat = "{what}"\n{who} = {number}\n'
+
+
+def run(
+    *events: tuple[str, int, int],
+    where: str = "workers",
+    replicas: int = 0,
+    more: str = "",
+    seed: int = 0,
+) -> Run:
+    """`events`: what happens, at which millisecond, and to which process: a server if the number is at
+    least 100."""
+    text = JOB.format(where=where, replicas=replicas, more=more)
+    for what, at, number in events:
+        who, named = ("server", number - 100) if number >= 100 else ("worker", number)
+        value = str(named) if who == "server" else f'"worker-{named}"'
+        text += EVENT.format(at=at, what=what, who=who, number=value)
+    return Run(text, seed=seed)
+
+
+def test_the_same_points_are_visited_as_with_the_optimizer_on_servers() -> None:
+    there, here = run(where="servers"), run()
+    assert here.end.reason.code == there.end.reason.code == "goal"
+    assert here.result["points"] == there.result["points"] == 6 * 480
+    assert here.lines("saved") and len(here.given()) == len(there.given())
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_workers_die_at_any_moment(seed: int) -> None:
+    """Among them the one that shares the parameters."""
+    done = run(("crash", 40 + 23 * seed, 0), ("crash", 90 + 31 * seed, 1), seed=seed)
+    assert done.end.reason.code == "goal" and done.lines("saved")
+    done.given()
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_checkpoints_and_the_death_of_their_sharer(seed: int) -> None:
+    more = 'checkpoint_every = "3rounds"\nstore_rate = "2GB"'
+    done = run(("crash", 60 + 11 * seed, 0), more=more, seed=seed)
+    assert done.end.reason.code == "goal" and done.lines("saved")
+    assert len(done.checkpoints) >= 5
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_server_dies_while_its_replicas_have_only_sums(seed: int) -> None:
+    more = 'checkpoint_every = "3rounds"\nstore_rate = "2GB"'
+    done = run(("crash", 50 + 13 * seed, 102), replicas=1, more=more, seed=seed)
+    assert done.end.reason.code == "goal" and done.lines("saved")
+    assert done.lines("server-lost")
+
+
+def test_no_model_is_saved_when_every_worker_is_dead() -> None:
+    done = run(*(("crash", 100, number) for number in range(4)))
+    assert done.end.failed and not done.lines("saved")
+    (line,) = done.lines("not-saved")
+    assert line["reason"] == "state-lost"
+
+
+def test_no_fold_passes_a_version_that_is_being_shared() -> None:
+    done = run(("leave", 100, 3), more='checkpoint_every = "2rounds"\nstore_rate = "2GB"')
+    rounds = [record.round for record in done.checkpoints]
+    assert rounds == sorted(rounds) and len(rounds) >= 8
