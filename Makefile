@@ -113,9 +113,11 @@ torture: $(READY)
 	POLYRHYTHM_TORTURE=2 $(BIN)/python -m pytest tests/cluster/test_statistics_processes.py
 	$(BIN)/python -m tools.mutants
 
-# More schedules of kills, stops, joins and leaves of real processes, for every policy over every link.
+# More schedules of kills, stops, joins and leaves of real processes, for every policy over every link; then
+# the tests that need a Ray cluster for themselves.
 torture-cluster: $(READY)
 	POLYRHYTHM_TORTURE=$(SCHEDULES) $(BIN)/python -m pytest tests/cluster/test_ledger_processes.py tests/cluster/test_torn.py
+	POLYRHYTHM_TORTURE=1 $(BIN)/python -m pytest -n 1 -m ray tests/cluster/test_ray_*.py
 
 clean:
 	rm -rf $(VENV) build runs .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -17,7 +17,7 @@ from typing import Any
 
 _PROGRAM = Path(__file__).with_name("ray_cluster_process.py")
 _START_S = 100.0
-_SOON_S = 60.0
+_SOON_S = 120.0
 
 
 @dataclass(frozen=True)
@@ -61,10 +61,13 @@ class OwnCluster(RayCluster):
     keeper: "subprocess.Popen[bytes]"
     """The cluster ends with this process."""
 
-    @property
-    def control_pid(self) -> int:
-        """The process of the control service (GCS)."""
-        return int(self._ask("control"))
+    def kill_control(self) -> None:
+        """Kill the control service (GCS) with SIGKILL."""
+        self._ask("kill control")
+
+    def restart_control(self) -> None:
+        """Start it again, at the same address."""
+        self._ask("restart control")
 
     def end(self) -> None:
         self.keeper.kill()

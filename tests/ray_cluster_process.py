@@ -19,15 +19,18 @@ from typing import Any
 _LONGEST_S = 1800.0
 _HEAD = {"num_cpus": 4, "include_dashboard": False, "object_store_memory": 80 << 20}
 _QUICK = {
+    "worker_niceness": 0,
     "health_check_initial_delay_ms": 0,
     "health_check_period_ms": 500,
     "health_check_failure_threshold": 4,
 }
-"""How soon a raylet that was killed counts as dead."""
+"""The processes of jobs have the same priority as other tests, and a raylet that was killed counts as
+dead after 2 s."""
 
 
 def serve(cluster: Any, socket: Path) -> None:
-    """Take requests: a dict of arguments adds a node, a number removes it."""
+    """Take requests: a dict of arguments adds a node, a number removes it; the control service (GCS) is
+    killed and started again."""
     nodes: dict[int, Any] = {}
     with Listener(str(socket), "AF_UNIX") as listener:
         while True:
@@ -38,12 +41,24 @@ def serve(cluster: Any, socket: Path) -> None:
                     pid = node.all_processes["raylet"][0].process.pid
                     nodes[pid] = node
                     connection.send((pid, node.node_id))
-                elif request == "control":
-                    control = cluster.head_node.all_processes["gcs_server"][0]
-                    connection.send(control.process.pid)
+                elif request == "kill control":
+                    cluster.head_node.kill_gcs_server()
+                    connection.send(None)
+                elif request == "restart control":
+                    cluster.head_node.start_gcs_server()
+                    connection.send(None)
                 elif request in nodes:
                     cluster.remove_node(nodes.pop(request), allow_graceful=False)
                     connection.send(None)
+
+
+def reap(cluster: Any) -> None:
+    """Ask for the status of all processes of the nodes. A killed raylet would stay a zombie, which
+    its workers take for alive."""
+    for node in cluster.list_all_nodes():
+        for processes in list(node.all_processes.values()):
+            for each in processes:
+                each.process.poll()
 
 
 def main(folder: Path, parent: int, head: dict[str, Any]) -> None:
@@ -63,6 +78,7 @@ def main(folder: Path, parent: int, head: dict[str, Any]) -> None:
         ready.rename(folder / "address")
         until_s = time.monotonic() + _LONGEST_S
         while time.monotonic() < until_s and Path(f"/proc/{parent}").exists():
+            reap(cluster)
             time.sleep(0.5)
     finally:
         cluster.shutdown()

@@ -11,6 +11,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from polyrhythm.api.hosts import Here, child_requests
 from polyrhythm.engines.engine import (
     RAY,
@@ -24,7 +26,12 @@ from polyrhythm.observe.journal import read_journal
 from polyrhythm.observe.output import log_file
 from polyrhythm.observe.runs import JOURNAL
 from polyrhythm.wire.messages import JobSpec
+from tests.cluster.processes import TORTURED
 from tests.ray_cluster import RayCluster, soon
+
+HEAVY = pytest.mark.skipif(
+    not TORTURED, reason="under POLYRHYTHM_TORTURE: it takes minutes and a cluster for itself"
+)
 
 JOB = """
 import os

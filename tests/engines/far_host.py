@@ -55,8 +55,9 @@ class FarHost:
         folder.mkdir()
         file = folder / "job.py"
         shutil.copy(request.job.path, file)
-        job = msgspec.structs.replace(request.job, name=str(file), path=str(file))
-        sent = msgspec.structs.replace(request, job=job, folder=str(folder), host="127.0.0.1")
+        sent = msgspec.structs.replace(
+            request, code=str(file), folder=str(folder), host="127.0.0.1"
+        )
         port = self._listener.getsockname()[1]
         reading, writing = os.pipe()
         with open(writing, "wb") as output:

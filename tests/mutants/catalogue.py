@@ -2,6 +2,7 @@
 
 from tests.mutants.access_faults import ACCESS
 from tests.mutants.checkpoint_faults import CHECKPOINTS
+from tests.mutants.cluster_faults import CLUSTER
 from tests.mutants.core_faults import CORE
 from tests.mutants.device_faults import DEVICES
 from tests.mutants.device_model_faults import DEVICE_MODELS
@@ -39,4 +40,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *MIGRATION,
     *TERMINAL,
     *MANIFESTS,
+    *CLUSTER,
 )

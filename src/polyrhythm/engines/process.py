@@ -139,6 +139,7 @@ def options_of(request: ChildRequest, control: Control) -> NodeOptions:
         report=lambda note: control.tell(Told(note=ReportLine(note.what, note.fields))),
         secret=request.secret,
         run_dir=request.run_dir,
+        code=request.code,
         device=request.device,
         share_data=request.job.share_data,
         contributed=lambda: control.tell(Told(contributed=True)),

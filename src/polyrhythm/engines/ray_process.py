@@ -284,17 +284,16 @@ class RayProcess:
 
     def _placed(self, request: ChildRequest, folder: Path, code: bytes) -> ChildRequest:
         """The request with what only this node knows."""
-        job = request.job
-        if job.path:
-            original = Path(job.path)
-            file = folder / original.name
-            file.write_bytes(code)
-            job = msgspec.structs.replace(job, path=str(file))
+        copy = ""
+        if request.job.path:
+            original = Path(request.job.path)
+            (folder / original.name).write_bytes(code)
+            copy = str(folder / original.name)
             # the file may import modules that lie beside it, if this node has its folder
             sys.path.append(str(original.parent))
         return msgspec.structs.replace(
             request,
-            job=job,
+            code=copy,
             folder=str(folder),
             host=ray.util.get_node_ip_address(),
             device=self._device(request.device) if request.role == "worker" else request.device,

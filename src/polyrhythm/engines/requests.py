@@ -61,6 +61,9 @@ class ChildRequest(msgspec.Struct, frozen=True, kw_only=True):
     folder: str = ""
     """The folder in which this process may write, if it cannot reach `run_dir`. It then sends to the
     engine what belongs into `run_dir`."""
+    code: str = ""
+    """The copy of the job's file on the machine of this process; empty if the job's own path holds
+    here."""
     threads: int = 1
     """How many threads torch uses in this worker."""
     device: str = CPU

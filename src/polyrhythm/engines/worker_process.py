@@ -302,7 +302,9 @@ def work(request: ChildRequest, control: Control) -> int:
 
     def code(job: JobSpec, present: Presence) -> contextlib.AbstractContextManager[Main]:
         if packed is None:
-            return contextlib.nullcontext(load_main(request.job.path or request.job.name))
+            return contextlib.nullcontext(
+                load_main(request.code or request.job.path or request.job.name)
+            )
         return contextlib.nullcontext(unpack_main(packed, elsewhere=bool(request.folder)))
 
     options = options_of(request, control)

@@ -21,7 +21,8 @@ class NodeOptions:
     traces; None: no traces are written. `fold_pause_s`: make every fold longer by this time, for
     experiments. `report` is called, on any thread, with the notes of a node that keeps no journal.
     `secret`: the job's secret; None: the node has no TCP links. `model_dir`: the folder into which
-    the lead's process writes the model; `run_dir`: the folder of the run, on the machine that has it;
+    the lead's process writes the model; `code`: this machine's copy of
+    the job's file, if that is elsewhere; `run_dir`: the folder of the run, on the machine that has it;
     `saving` is called when it begins to write. `deliver` is
     called with the files of a model when they are complete, and with the place that the journal
     should name; it returns another place if it takes the files there. `contributed` is
@@ -38,6 +39,7 @@ class NodeOptions:
     secret: Secret | None = None
     model_dir: Path | None = None
     run_dir: str = ""
+    code: str = ""
     saving: Callable[[], None] = lambda: None
     deliver: Callable[[Sequence[Path], str], str] = lambda files, place: place
     contributed: Callable[[], None] = lambda: None

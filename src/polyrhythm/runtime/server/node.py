@@ -57,10 +57,11 @@ from polyrhythm.wire.messages.operator import MOST_PAGE_NBYTES
 from polyrhythm.wire.messages.reasons import TOLD_TO_LEAVE, Reason, refused
 
 
-def code_answer(job: m.JobSpec) -> m.OperatorAnswer:
-    """The answer with the job's file, or why it is not sent."""
+def code_answer(job: m.JobSpec, copy: str = "") -> m.OperatorAnswer:
+    """The answer with the job's file, or why it is not sent. `copy`: the file on this machine, if it is
+    not at its own path."""
     try:
-        source = read_code(Path(job.path), job.code_digest)
+        source = read_code(Path(copy or job.path), job.code_digest)
     except UsageError as error:
         refused = Reason("code-refused", {"detail": str(error)})
         return m.OperatorAnswer(reason=refused, done=True, failed=True)
@@ -112,6 +113,7 @@ class ServerNode:
         self._journal = journal
         self._leads = lead
         self._run_dir = options.run_dir
+        self._code = options.code
         self._optimizes = KINDS[job.kind].steps_on_servers and job.updater == "optimizer"
         self._checked: m.ModelSpec | None = None  # the model that `_check_model` has accepted last
         self._peers = Peers()
@@ -381,7 +383,7 @@ class ServerNode:
         self._kept.send(effect)
 
     def send_code(self, effect: fx.SendCode) -> None:
-        self.send(fx.Send(effect.to, code_answer(self._job)))
+        self.send(fx.Send(effect.to, code_answer(self._job, self._code)))
 
     def send_journal(self, effect: fx.SendJournal) -> None:
         answer = journal_answer(self._journal, effect.at, self._run_dir, self._job)

@@ -1,0 +1,155 @@
+"""Measures jobs on a Ray cluster, beside the local engine and beside plain Ray.
+
+    python -m benchmarks.ray --all [--repeat 3] [--json out.json] [--docs]
+    python -m benchmarks.ray --only exchange,starting
+
+A cluster of one node is started for the benchmark. `exchange`: rounds per second with four workers and
+one server, for both engines in turn. `starting`: seconds until four workers have made their first step,
+beside four new actors that import torch. `returning`: seconds from the death of a worker until it
+contributes again, beside a new actor that imports torch. `rayps`: the experiments of RayPS's Figs. 5 and
+6, beside Ray's documented parameter server; this needs MNIST in `$POLYRHYTHM_DATA/mnist`. All figures
+but those of `rayps` are medians of `--repeat` runs. `--docs` writes the tables into README.md of this
+folder, and draws the picture there.
+"""
+
+import argparse
+import contextlib
+import os
+import secrets
+import shutil
+import signal
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+os.environ.setdefault(
+    "RAY_AUTH_TOKEN", secrets.token_hex(32)
+)  # Ray would write one to the home folder
+
+import ray
+
+from benchmarks import readme, report
+from benchmarks.ray import studies
+from benchmarks.ray.picture import draw
+
+HERE = Path(__file__).parent
+DOCUMENT = HERE / "README.md"
+PICTURE = HERE / "rayps.svg"
+STUDIES = ("exchange", "starting", "returning", "rayps")
+
+
+@contextlib.contextmanager
+def cluster() -> Iterator[None]:
+    """Start Ray for this program alone. It leaves no files or processes."""
+    folder = tempfile.mkdtemp(prefix="ray-bench-")
+    try:
+        ray.init(
+            address="local",
+            num_cpus=32,
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level="critical",
+            object_store_memory=1 << 28,
+            _node_ip_address="127.0.0.1",
+            _temp_dir=folder,
+            _system_config={"worker_niceness": 0},  # the local engine's processes have no other
+        )
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        ray.shutdown()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def measure(chosen: list[str], repeat: int) -> dict[str, Any]:
+    found: dict[str, Any] = {"repeat": repeat}
+    with cluster():
+        if "exchange" in chosen:
+            found["exchange"] = studies.exchange(repeat)
+        if "starting" in chosen:
+            found["starting"] = studies.starting(repeat)
+        if "returning" in chosen:
+            found["returning"] = studies.returning(repeat)
+        if "rayps" in chosen:
+            found["rayps"] = studies.rayps()
+    found["machine"] = report.machine()
+    return found
+
+
+def table(found: dict[str, Any]) -> str:
+    """How a job on the cluster compares with the local engine and with plain actors."""
+    rows = [
+        f"Medians of {found['repeat']} ({found['machine']}):",
+        "",
+        "| | polyrhythm on Ray | beside it | |",
+        "|---|---|---|---|",
+    ]
+    for size, rates in found.get("exchange", {}).items():
+        rows.append(
+            f"| exchange, {size}: rounds per second | {rates['ray']:,.1f} | {rates['local']:,.1f}, the"
+            f" local engine | {rates['ratio']:.0%} |"
+        )
+    if (start := found.get("starting")) is not None:
+        rows.append(
+            f"| until all of {start['workers']} workers have made a step | {start['job_s']:.1f} s |"
+            f" {start['actors_s']:.1f} s, new actors that import torch | {start['more_s']:+.1f} s |"
+        )
+    if (back := found.get("returning")) is not None:
+        rows += [
+            f"| until a killed worker contributes again | {back['return_s']:.1f} s |"
+            f" {back['actor_s']:.1f} s, a new actor that imports torch | {back['more_s']:+.1f} s |",
+            f"| longest step of another worker meanwhile | {back['pause_ms']:.0f} ms |"
+            f" {back['usual_ms']:.0f} ms, in the second before | |",
+        ]
+    return "\n".join(rows)
+
+
+def rayps_table(found: dict[str, Any]) -> str:
+    """RayPS's experiments: seconds, and the accuracy afterwards."""
+    counts = [str(count) for count in studies.COUNTS]
+    rows = [
+        f"{found['steps']} steps of all workers together, batches of {found['batch']}, rate 0.1,"
+        f" steps of a worker last at least {found['pace_ms']} ms; seconds, and accuracy afterwards:",
+        "",
+        "| | " + " | ".join(counts) + " |",
+        "|---|" + "---|" * len(counts),
+    ]
+    for name, values in found.items():
+        if isinstance(values, dict):
+            cells = [f"{each['seconds']:.1f} s, {each['accuracy']:.1%}" for each in values.values()]
+            rows.append(f"| {name} | " + " | ".join(cells) + " |")
+    sync, apart = found["8 workers over 2"]
+    rows += ["", f"8 workers take {sync:.2f} (sync) and {apart:.2f} (async) times as long as 2."]
+    return "\n".join(rows)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    which = parser.add_mutually_exclusive_group(required=True)
+    which.add_argument("--all", action="store_true")
+    which.add_argument("--only", default="", help=f"some of {', '.join(STUDIES)}")
+    parser.add_argument("--repeat", type=report.at_least_one, default=3)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--docs", action="store_true")
+    args = parser.parse_args()
+    chosen = list(STUDIES) if args.all else args.only.split(",")
+    if unknown := sorted(set(chosen) - set(STUDIES)):
+        parser.error(f"there is no study {', '.join(unknown)}: choose from {', '.join(STUDIES)}")
+    if "rayps" in chosen and "POLYRHYTHM_DATA" not in os.environ:
+        parser.error("rayps needs MNIST in $POLYRHYTHM_DATA/mnist")
+    found = measure(chosen, args.repeat)
+    tables = {"ray": table(found)}
+    if "rayps" in found:
+        tables["rayps"] = rayps_table(found["rayps"])
+    report.give(found, "\n\n".join(tables.values()), args.json)
+    if args.docs:
+        for name, text in tables.items():
+            readme.write(name, text, DOCUMENT)
+        if "rayps" in found:
+            PICTURE.write_text(draw(found["rayps"]))
+
+
+if __name__ == "__main__":
+    main()

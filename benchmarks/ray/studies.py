@@ -1,0 +1,243 @@
+"""What is measured on the cluster of this process. Every function returns its figures."""
+
+import os
+import signal
+import statistics
+import tempfile
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import polyrhythm as pr
+from benchmarks import report
+from benchmarks.ray import documented
+from benchmarks.ray.digits_job import BATCH, PACE_MS, STEPS, build, tested
+from polyrhythm.api.hosts import child_requests
+from polyrhythm.cli.bench import final_reports, pushed_nbytes
+from polyrhythm.engines.engine import LOCAL, RAY, EngineWatch, choose_engine
+from polyrhythm.observe.journal import read_journal
+from polyrhythm.wire.messages import JobSpec
+
+HERE = Path(__file__).parent
+WORKERS = 4
+SIZES = ("102MB", "4MB")
+COUNTS = (1, 2, 4, 8)
+_GIVE_UP_S = 120.0
+
+
+@contextmanager
+def _folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="polyrhythm-ray-") as name:
+        yield Path(name)
+
+
+# -- exchange ------------------------------------------------------------------------------------
+
+
+def exchange(repeat: int) -> dict[str, Any]:
+    """Rounds per second of both engines, in turn, with the same idle cluster beside them."""
+    found: dict[str, dict[str, list[float]]] = {}
+    for size in SIZES:
+        rates = found[size] = {LOCAL: [], RAY: []}
+        for _ in range(repeat):
+            for engine in rates:
+                rates[engine].append(_rounds_per_s(engine, pushed_nbytes(size)))
+        latest = {engine: round(each[-1], 1) for engine, each in rates.items()}
+        report.say(f"exchange, {size}: {latest} rounds a second")
+    return {
+        size: {
+            **{engine: statistics.median(each) for engine, each in rates.items()},
+            "ratio": statistics.median(
+                on_ray / here for on_ray, here in zip(rates[RAY], rates[LOCAL], strict=True)
+            ),
+        }
+        for size, rates in found.items()
+    }
+
+
+def _rounds_per_s(engine: str, nbytes: int) -> float:
+    rounds = max(20, min(1500, int(1.6e9 / nbytes)))
+    warmup = max(5, rounds // 10)
+    spec = JobSpec(
+        job=uuid.uuid4().hex,
+        name="exchange",
+        workers=WORKERS,
+        servers=1,
+        rounds=warmup + rounds,
+        link="local",
+        updater="addition",
+        options={
+            **{"nbytes": str(nbytes), "warmup": str(warmup)},
+            **{"workers": str(WORKERS), "in_place": "no"},
+        },
+    )
+    with _folder() as folder:
+        requests = child_requests(spec, folder, link="local", digest="auto", threads=1)
+        run = choose_engine(engine).run(requests, EngineWatch(say=lambda line: None))
+        lines = list(read_journal(folder / "journal.jsonl"))
+    if run.failed is not None or run.worker_failures:
+        raise SystemExit(run.failed or "; ".join(run.worker_failures.values()))
+    reports = final_reports(lines, WORKERS)
+    return float(statistics.median(each["rounds"] / each["took_s"] for each in reports))
+
+
+# -- starting ------------------------------------------------------------------------------------
+
+
+def starting(repeat: int) -> dict[str, Any]:
+    """Seconds until all workers of a job have made a step, and until as many new actors have imported
+    torch."""
+    jobs, actors = [], []
+    for _ in range(repeat):
+        with _folder() as folder:
+            began_s = time.monotonic()
+            _marking(folder, workers=WORKERS, rounds=3)
+            jobs.append(max(_steps(file)[0] for file in _marks(folder)) - began_s)
+        actors.append(documented.start_torch(WORKERS))
+        report.say(f"starting: a job {jobs[-1]:.1f} s, actors with torch {actors[-1]:.1f} s")
+    job, actor = statistics.median(jobs), statistics.median(actors)
+    return {"workers": WORKERS, "job_s": job, "actors_s": actor, "more_s": job - actor}
+
+
+def _marking(folder: Path, **how: Any) -> None:
+    pr.train(
+        HERE / "marking_job.py",
+        engine=RAY,
+        servers=1,
+        set={"folder": str(folder)},
+        runs_dir=folder / "runs",
+        quiet=True,
+        **how,
+    )
+
+
+def _marks(folder: Path) -> list[Path]:
+    return sorted(folder.glob("worker-*"))
+
+
+def _steps(file: Path) -> list[float]:
+    """When the steps of one process of a worker ended. The last line may be in the making."""
+    return [float(line) for line in file.read_text().split("\n")[:-1]]
+
+
+# -- returning -----------------------------------------------------------------------------------
+
+
+def returning(repeat: int) -> dict[str, Any]:
+    """Seconds from the death of a worker until it contributes again, and until a new actor has imported
+    torch, in turn while the same job runs. `pause_ms`: the longest step of any other worker from a
+    death until that return, and `usual_ms`: their longest step in the second before it."""
+    found: dict[str, list[float]] = {"returns": [], "actors": [], "pauses": [], "usual": []}
+    with _folder() as folder:
+        disturber = threading.Thread(target=_disturb, args=(folder, repeat, found), daemon=True)
+        disturber.start()
+        _marking(
+            folder,
+            workers=3,
+            respawn=True,
+            min_step="20ms",
+            target="finished=1",
+            max_seconds=_GIVE_UP_S * 3,
+        )
+    if len(found["returns"]) < repeat:
+        raise SystemExit(f"the worker came back {len(found['returns'])} times of {repeat}")
+    medians = {name: statistics.median(each) for name, each in found.items()}
+    return {
+        "return_s": medians["returns"],
+        "actor_s": medians["actors"],
+        "more_s": medians["returns"] - medians["actors"],
+        "pause_ms": 1e3 * medians["pauses"],
+        "usual_ms": 1e3 * medians["usual"],
+    }
+
+
+def _disturb(folder: Path, repeat: int, found: dict[str, list[float]]) -> None:
+    try:
+        _await_steps(folder, "worker-0", known=set(), steps=50)
+        for _ in range(repeat):
+            known = set(_marks(folder))
+            newest = max(folder.glob("worker-0.*"), key=lambda file: file.stat().st_mtime)
+            killed_s = time.monotonic()
+            os.kill(int(newest.suffix[1:]), signal.SIGKILL)
+            new = _await_steps(folder, "worker-0", known, steps=50)
+            back_s = _steps(new)[0]
+            found["returns"].append(back_s - killed_s)
+            found["pauses"].append(_longest_step(folder, killed_s, back_s))
+            found["usual"].append(_longest_step(folder, killed_s - 1, killed_s))
+            found["actors"].append(documented.start_torch(1))
+            report.say(
+                f"returning: a worker {found['returns'][-1]:.2f} s,"
+                f" an actor with torch {found['actors'][-1]:.2f} s"
+            )
+    finally:
+        (folder / "finish").touch()
+
+
+def _await_steps(folder: Path, name: str, known: set[Path], steps: int) -> Path:
+    """Wait until a new process of a worker has made steps. Returns its file."""
+    until_s = time.monotonic() + _GIVE_UP_S
+    while time.monotonic() < until_s:
+        for file in set(folder.glob(f"{name}.*")) - known:
+            if len(_steps(file)) >= steps:
+                return file
+        time.sleep(0.02)
+    raise SystemExit(f"{name} does not train")
+
+
+def _longest_step(folder: Path, first_s: float, last_s: float) -> float:
+    """The longest step of a worker other than worker-0 that ended in this time."""
+    longest = 0.0
+    for file in folder.glob("worker-[12].*"):
+        for before, after in pairwise(_steps(file)):
+            if first_s <= after <= last_s:
+                longest = max(longest, after - before)
+    return longest
+
+
+# -- RayPS's experiments -------------------------------------------------------------------------
+
+
+def rayps() -> dict[str, Any]:
+    """Seconds and accuracy of `STEPS` steps with 1 to 8 workers and one server, and with one worker and
+    1 to 8 servers (Figs. 5 and 6)."""
+    found: dict[str, Any] = {"steps": STEPS, "batch": BATCH, "pace_ms": PACE_MS}
+    for together, policy, name in ((True, "bsp", "sync"), (False, "asp", "async")):
+        ours = {count: _trained(count, 1, policy) for count in COUNTS}
+        found[f"workers, polyrhythm, {name}"] = ours
+        found[f"workers, Ray, {name}"] = {
+            count: documented.train(count, together=together) for count in COUNTS
+        }
+        report.say(f"RayPS, {name}: {found[f'workers, polyrhythm, {name}']}")
+    servers = {count: _trained(1, count, "bsp") for count in COUNTS}
+    found["servers, polyrhythm, sync"] = servers
+    ratios = [found[f"workers, polyrhythm, {name}"] for name in ("sync", "async")]
+    found["8 workers over 2"] = [each[8]["seconds"] / each[2]["seconds"] for each in ratios]
+    return found
+
+
+def _trained(workers: int, servers: int, policy: str) -> dict[str, float]:
+    with _folder() as folder:
+        result = pr.train(
+            HERE / "digits_job.py",
+            engine=RAY,
+            workers=workers,
+            servers=servers,
+            sync=policy,
+            points=STEPS * BATCH,
+            min_step=f"{PACE_MS}ms",
+            set={"folder": str(folder), "workers": str(workers)},
+            runs_dir=folder / "runs",
+            quiet=True,
+        )
+        times = [
+            [float(each) for each in file.read_text().split()] for file in folder.glob("worker-*")
+        ]
+        model, _ = build()
+        model.load_state_dict(result.state_dict())
+    took_s = max(end for _, end in times) - min(began for began, _ in times)
+    return {"seconds": took_s, "accuracy": tested(model)}

@@ -1,0 +1,66 @@
+"""Faults of jobs on a Ray cluster: what a job asks for and waits for, and what is lost between an
+engine and its processes."""
+
+from tests.mutants.mutant import Mutant, mutant
+
+_DECISIONS = "tests/core/test_cluster.py"
+_MESSAGES = "tests/engines/test_ray_messages.py"
+
+CLUSTER: tuple[Mutant, ...] = (
+    mutant(
+        "gpu-worker-without-cpu",
+        "A worker that asks for a GPU asks for no CPU, so Ray places too many of them on a node.",
+        "core:_parse_demand",
+        "amounts.setdefault(CPU, 1.0)",
+        "amounts.setdefault(CPU, 0.0)",
+        f"{_DECISIONS}::test_a_demand_without_cpus_still_asks_for_one",
+    ),
+    mutant(
+        "servers-wait-for-no-worker",
+        "A job that gets room for its servers, and never for a worker, waits forever.",
+        "core:Placing.failure",
+        "(servers and workers)",
+        "servers",
+        f"{_DECISIONS}::test_a_job_without_room_for_its_servers_or_any_worker_fails",
+    ),
+    mutant(
+        "lack-said-again-and-again",
+        "The same line about missing room is printed every ten seconds.",
+        "core:Placing.line",
+        "lack == self._said",
+        "False",
+        f"{_DECISIONS}::test_a_line_about_missing_room_comes_late_and_seldom",
+    ),
+    mutant(
+        "lead-told-to-leave",
+        "The lead is said to leave a node that is drained, although it cannot.",
+        "core:node_drains",
+        "name != lead",
+        "True",
+        f"{_DECISIONS}::test_the_lead_cannot_leave_a_node_that_is_taken_away",
+    ),
+    mutant(
+        "other-session-taken",
+        "A job runs on the cluster of this process though another address was given.",
+        "core:choose_address",
+        "given not in (None, AUTO, joined)",
+        "False",
+        f"{_DECISIONS}::test_a_session_of_this_process_is_used",
+    ),
+    mutant(
+        "unconfirmed-message-dropped",
+        "A message of a process is lost if the call that returned it did not arrive.",
+        "engines:Outbox.take",
+        "del self._entries[:gone]",
+        "del self._entries[: max(gone, 1)]",
+        f"{_MESSAGES}::test_an_entry_is_returned_again_until_it_is_confirmed",
+    ),
+    mutant(
+        "status-before-the-last-message",
+        "A process counts as ended while messages of it are left, and these are lost.",
+        "engines:Outbox.take",
+        "len(entries) == len(self._entries)",
+        "True",
+        f"{_MESSAGES}::test_the_exit_status_comes_with_the_last_entry",
+    ),
+)
