@@ -147,14 +147,13 @@ def test_the_lead_gets_the_options_of_train_as_they_were_given(call: Call, mine:
 
     expected = settings(*flags, "--kind", "gradient")
     got = settings(*command[3:])
-    own = {"name", "host", "port", "insecure", "local-workers", "local-servers"}
+    own = {"name", "host", "port", "insecure", "local-workers", "local-servers", "resume"}
     assert {key for key in got if got[key] != expected[key]} == own
 
 
 def test_a_job_with_checkpoints_continues_when_its_lead_is_started_again(call: Call) -> None:
     plain = of_kind(documents(call, "digits"), "Job", "digits-lead")
     assert plain["spec"]["backoffLimit"] == 0
-    assert "--resume" not in container_of(plain)["command"]
     flags = ("--servers", 1, "--checkpoint-every", "60s")
     kept = of_kind(documents(call, "digits", *flags), "Job", "digits-lead")
     assert kept["spec"]["backoffLimit"] > 0 and "--resume" in container_of(kept)["command"]

@@ -17,12 +17,16 @@ from polyrhythm.api.values import one_of
 from polyrhythm.cli.config import given_of
 from polyrhythm.cli.keywords import flags_from
 from polyrhythm.cli.train import Config
+from polyrhythm.errors import UsageError
 from polyrhythm.manifests.compose import NAME as COMPOSE
 from polyrhythm.manifests.compose import compose
 from polyrhythm.manifests.kubernetes import NAME as KUBERNETES
 from polyrhythm.manifests.kubernetes import kubernetes
+from polyrhythm.manifests.systemd import JOB, ROLES, systemd
+from polyrhythm.manifests.systemd import NAME as SYSTEMD
 
-LAUNCHERS = {KUBERNETES: kubernetes, COMPOSE: compose}
+LAUNCHERS = {KUBERNETES: kubernetes, COMPOSE: compose, SYSTEMD: systemd}
+"""What writes the manifest of each launcher. The last argument is --image, or --role for systemd."""
 
 
 @flags_from(run_train)
@@ -44,6 +48,17 @@ def manifest(
             common=True,
         ),
     ] = f"polyrhythm:{__version__}",
+    role: Annotated[
+        str,
+        Option(
+            "systemd: what the unit is for. job: the whole job. worker, server: one that joins it from"
+            " another machine, or from this one.",
+            metavar="job|worker|server",
+            group=Group.PROCESSES,
+            common=True,
+            check=one_of(ROLES),
+        ),
+    ] = JOB,
     config: Config = None,
     **options: Any,
 ) -> None:
@@ -61,9 +76,16 @@ def manifest(
       polyrhythm manifest kubernetes mine.py --workers 8 --servers 2 --epochs 5 > mine.yaml
 
       polyrhythm manifest compose mine.py --workers 4 --epochs 5 > compose.yaml
+
+      polyrhythm manifest systemd mine.py --checkpoint-every 60s > polyrhythm-mine.service
     """
     one_of(tuple(LAUNCHERS))("LAUNCHER", launcher)
-    plan, text = LAUNCHERS[launcher](job, given_of(ctx, options), image)
+    one_of(ROLES)("--role", role)
+    for flag, launchers in (("image", (KUBERNETES, COMPOSE)), ("role", (SYSTEMD,))):
+        if given_of(ctx, {flag: None}) and launcher not in launchers:
+            raise UsageError(f"--{flag} is for {' and '.join(launchers)}: leave it out")
+    how = role if launcher == SYSTEMD else image
+    plan, text = LAUNCHERS[launcher](job, given_of(ctx, options), how)
     for hint in plan.hints:
         say(f"polyrhythm: {hint}")
     sys.stdout.write(text)

@@ -5,14 +5,13 @@ from collections.abc import Mapping
 
 from polyrhythm.core.cluster import CPU, GPU, Demand, threads_for
 from polyrhythm.errors import UsageError
-from polyrhythm.manifests.plan import APART, REFUSED, Plan
+from polyrhythm.manifests.plan import REFUSED, Plan
 from polyrhythm.manifests.yaml_text import listed, quoted, scalar
 
 NAME = "compose"
 _FOLDER = "/data"
 _REFUSED = {
     **REFUSED,
-    **APART,
     "runs_dir": f"runs are in the volume that is mounted at {_FOLDER}",
     "resources_per_server": "all servers are in one container",
 }

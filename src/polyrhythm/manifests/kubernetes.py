@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from polyrhythm.core.cluster import CPU, GPU, Demand, threads_for
 from polyrhythm.errors import UsageError
-from polyrhythm.manifests.plan import APART, REFUSED, Plan, text_of
+from polyrhythm.manifests.plan import REFUSED, Plan, text_of
 from polyrhythm.manifests.yaml_text import block, listed, scalar
 
 NAME = "kubernetes"
@@ -22,7 +22,6 @@ _WORKER_DEATHS = 100
 _LEAD_DEATHS = 20
 _REFUSED = {
     **REFUSED,
-    **APART,
     "runs_dir": f"runs are in the volume that is mounted at {_FOLDER}",
 }
 

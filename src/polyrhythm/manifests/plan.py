@@ -7,12 +7,19 @@ A launcher refuses options that make no sense under it; all other checks are tho
 
 import inspect
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from polyrhythm.api.checks import check_checkpoints, check_spec, without_effect
+from polyrhythm.api.checks import (
+    check_checkpoints,
+    check_host,
+    check_sharing,
+    check_spec,
+    without_effect,
+)
 from polyrhythm.api.code import Code, find_code
 from polyrhythm.api.hosts import Here
 from polyrhythm.api.options import check_options, flag_of, with_defaults_of, words_of
@@ -37,23 +44,26 @@ _FILE = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
 _OF_SERVERS = ("digest", "link", "debug")
 """Options of `train` that `polyrhythm server` has too."""
 _OF_WORKERS = (*_OF_SERVERS, "threads", "devices", "share_data")
-_NOT_OF_LEAD = ("name", "workers", "servers", "port", "threads", "devices", "share_data")
-"""Options that the lead's command gets in another way, or not at all."""
+_NOT_OF_LEAD = ("name", "workers", "servers", "port")
+"""Options that the lead's command gets in another way."""
+_OF_WORKERS_ELSEWHERE = ("threads", "devices", "share_data")
+"""Options that the lead's command has no use for if it starts no workers."""
 _OF_CLUSTER = ("resources_per_worker", "resources_per_server")
 
 ELSEWHERE = "the manifest decides where processes run"
-REFUSED: Mapping[str, str] = {
+NOT_HERE: Mapping[str, str] = {
     "engine": "the manifest starts ordinary processes",
     "address": "it is for --engine ray",
     "detach": "it is for --engine ray",
+}
+"""Options that no launcher can have, with the reason."""
+REFUSED: Mapping[str, str] = {
+    **NOT_HERE,
     "colocate": "the manifest starts servers by themselves",
     "slow": "workers have other names there",
     "slow_at": "workers have other names there",
     "stall": "workers have other names there",
     "tenant": "workers have other names there",
-}
-"""Options that no launcher can have, with the reason."""
-APART: Mapping[str, str] = {
     "local_workers": ELSEWHERE,
     "local_servers": ELSEWHERE,
     "host": "processes listen on the addresses of their containers or nodes",
@@ -77,6 +87,8 @@ class Plan:
     per_worker: tuple[Demand, ...]
     """What each worker asks for."""
     per_server: Demand
+    apart: bool
+    """Whether workers run in other containers or on other hosts than the lead."""
     hints: tuple[str, ...]
     """What to tell the user: options that have no effect, a job without a goal."""
 
@@ -88,13 +100,15 @@ class Plan:
         refused: Mapping[str, str],
         launcher: str,
         *,
+        apart: bool = True,
         servers_apart: bool = False,
     ) -> "Plan":
         """Check the job and its options. `refused`: the options that this launcher cannot have.
-        `servers_apart`: servers run on other hosts than the lead. Raises UsageError."""
+        `apart`: workers run in other containers or on other hosts than the lead. `servers_apart`: so do
+        servers. Raises UsageError."""
         for name in (each for each in refused if each in given):
             raise UsageError(f"a manifest for {launcher} has no {flag_of(name)}: {refused[name]}")
-        if given.get("link") == "local" and "local_workers" in refused:
+        if apart and given.get("link") == "local":
             raise UsageError(
                 f"a manifest for {launcher} has no --link local: processes have no memory in common"
             )
@@ -117,7 +131,15 @@ class Plan:
         # a model with which the job begins may be on the hosts of the launcher only
         spec = choose_kind(job_of(code, {**settings, "init": None}))
         check_spec(spec)
-        here = Here(1 if servers_apart else spec.servers, 0)
+        here = Here.of(
+            spec,
+            1 if servers_apart else settings["local_servers"],
+            0 if apart else settings["local_workers"],
+            colocated=settings["colocate"],
+        )
+        if not apart:
+            check_host(settings["host"], settings["insecure"])
+            check_sharing(spec, here.workers)
         check_checkpoints(spec, settings["store"], here)
         asked = {flag: demands(settings[flag]) for flag in _OF_CLUSTER}
         of_servers = demands_of(
@@ -137,6 +159,7 @@ class Plan:
                 demands_of("--resources-per-worker", asked["resources_per_worker"], spec.workers)
             ),
             of_servers[0],
+            apart,
             (*without_goal(spec), *without_effect(spec)),
         )
 
@@ -159,11 +182,12 @@ class Plan:
         kept = {
             name: value
             for name, value in self.given.items()
-            if name not in (*_NOT_OF_LEAD, *_OF_CLUSTER)
+            if name
+            not in (*_NOT_OF_LEAD, *_OF_CLUSTER, *(_OF_WORKERS_ELSEWHERE if self.apart else ()))
         }
         counts = ("--workers", self.spec.workers, "--servers", self.spec.servers)
         words = [PROGRAM, "train", job, "--name", self.name, *counts, *more]
-        words += ["--port", self.port, *(["--resume"] if self.resumes else [])]
+        words += ["--port", self.port, "--resume"]
         return [str(word) for word in words] + words_of(train, kept)
 
     def worker(self, address: str, *more: str) -> list[str]:
@@ -171,9 +195,9 @@ class Plan:
         joins = ["--connect", address, "--wait", WAIT]
         return [PROGRAM, "worker", *more, *joins, *self._words(_OF_WORKERS)]
 
-    def server(self, address: str) -> list[str]:
+    def server(self, address: str, *, insecure: bool = True) -> list[str]:
         """The command of a server without the lead."""
-        joins = ["--connect", address, "--wait", WAIT, "--insecure"]
+        joins = ["--connect", address, "--wait", WAIT, *(["--insecure"] if insecure else [])]
         return [PROGRAM, "server", *joins, *self._words(_OF_SERVERS)]
 
     def _words(self, names: Sequence[str]) -> list[str]:
@@ -196,6 +220,12 @@ def _name_of(given: str | None, code: Code) -> str:
             " '-', and begin with a letter"
         )
     return name
+
+
+def program() -> str:
+    """The program of this installation, for launchers that run it on machines with the same files."""
+    path = Path(sys.executable).with_name(PROGRAM)
+    return str(path) if path.is_file() else PROGRAM
 
 
 def text_of(code: Code) -> str:
