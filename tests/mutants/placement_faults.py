@@ -215,4 +215,12 @@ PLACEMENT: tuple[Mutant, ...] = (
         "tests/cluster/test_aware_placement.py::test_a_worker_brings_a_server_and_takes_it_away",
         slow=True,
     ),
+    mutant(
+        "one-server-read-at-a-time",
+        "A worker reads nothing of other servers until the slice that arrives is complete.",
+        "runtime:WorkerLinks._ready",
+        "len(self._peers.all()) == 1",
+        "True",
+        "tests/runtime/net/test_reading_links.py",
+    ),
 )

@@ -159,7 +159,10 @@ class WorkerLinks:
 
     def _ready(self, link: PollableLink) -> bool:
         try:
-            for message, payload in link.receive_ready(finish=True):
+            # Of several links, the one that waited for the rest of a payload would keep the others
+            # from being read, and the cards of their servers idle.
+            alone = len(self._peers.all()) == 1
+            for message, payload in link.receive_ready(finish=alone):
                 self._take(link, message, payload)
         except Exception as error:
             fault = fault_of(link.peer, error)
