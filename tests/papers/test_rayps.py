@@ -2,7 +2,8 @@
 that it checks.
 
 Not tested here: checkpoints ("the system can resume training from the saved checkpoints"), see
-`tests/sim/test_cuts.py`. Not implemented: Ray's actors.
+`tests/sim/test_cuts.py`; Ray's actors, see `tests/cluster/test_ray_cluster.py` and
+`tests/cluster/test_ray_ledger.py`; the experiments, see `benchmarks/ray`.
 """
 
 from collections import Counter
