@@ -14,7 +14,7 @@ STOPS ?= 50
 SEED ?= $(shell date +%s)
 ONLY ?=
 
-.PHONY: setup run test retest test-times check docs site examples picture bench rolling newcomer mutants torture torture-cluster clean
+.PHONY: setup run test retest test-times check docs site examples picture bench network rolling newcomer mutants torture torture-cluster clean
 
 setup: $(READY)
 
@@ -80,6 +80,10 @@ bench: $(BENCH_READY)
 	$(BIN)/python -m benchmarks.stragglers --readme
 	$(BIN)/python -m benchmarks.exchange --readme
 	$(BIN)/python -m benchmarks.network --all --readme
+
+# Measure the laboratory of links with given rates, and draw its pictures (more than an hour; needs root).
+network: $(READY)
+	$(BIN)/python -m benchmarks.network --all --figures --json runs/network.json --readme
 
 # Compare the scripts of examples/ with plain torch, and write the table in docs/examples.md. Known
 # results in runs/examples.json are kept: `make examples ONLY=gan` makes the runs of one script.

@@ -1,15 +1,17 @@
 """Measures jobs in a laboratory of network namespaces whose links have given rates.
 
-    python -m benchmarks.network [SCENARIO ...] [--all] [--json out.json] [--readme]
+    python -m benchmarks.network [--only SCENARIO,...] [--all] [--figures] [--json out.json] [--readme]
+    python -m benchmarks.network --from out.json --readme
 
-Scenarios: equal (gloo, polyrhythm, polyrhythm with bf16), unhurt (placements on equal links),
-colocated and dedicated (rates drawn at random, and redrawn), moving (a server joins and leaves),
-granularity (sizes of slices), overhead (probes and requests). `--all` runs what the table of
-README.md needs, in at most 15 minutes on a quiet machine. A window of rounds is marked where it was
-not bound by links: less than 30% of the processors' time was idle.
+`--all` measures the scenarios of the table in README.md, in at most 15 minutes on a quiet machine.
+`--figures` also measures what the paper's Figs. 4, 6 and 7 show, which takes about an hour more. A
+window of rounds counts only if it was bound by links: at least 30% of the processors' time was idle.
+`--readme` writes the table, and draws the pictures, of all scenarios that were measured. `--from` takes
+the results of an earlier run, and measures only what `--only` names.
 """
 
 import argparse
+import json
 import os
 import sys
 import time
@@ -20,35 +22,34 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import readme, report
-from benchmarks.network import scenarios
+from benchmarks.network import pictures, scenarios
 from benchmarks.network.hosts import why_not
-from benchmarks.network.runs import RunFailed
+from benchmarks.network.runs import BOUND_BY_LINKS, RunFailed
 from benchmarks.network.scenarios import Plan
 
 HERE = Path(__file__).parent
+ALL = ("equal", "unhurt", "colocated", "dedicated", "redraw", "moves")
+FIGURES = ("granularity", "overhead", "speed mobilenet", "speed resnet50", "speed alexnet")
 LARGE = {"resnet50": 5, "alexnet": 3}
 """How many rounds are measured with the larger models."""
-OVERHEAD: dict[str, tuple[str, ...]] = {
-    "average": ("--placement", "average"),
-    "aware": ("--placement", "aware"),
-}
 
 
 def _scenarios(plan: Plan) -> dict[str, Callable[[], Any]]:
     few = replace(plan, nodes=min(plan.nodes, 4))
-    larger = {
-        f"equal {model}": partial(scenarios.equal, replace(plan, model=model, rounds=rounds))
-        for model, rounds in LARGE.items()
+    models = {"mobilenet": plan} | {
+        model: replace(plan, model=model, rounds=rounds) for model, rounds in LARGE.items()
     }
     return {
         "equal": partial(scenarios.equal, plan),
         "unhurt": partial(scenarios.unhurt, plan),
-        "colocated": partial(scenarios.colocated, plan),
+        "colocated": partial(scenarios.colocated, replace(plan, draws=min(plan.draws, 3))),
         "dedicated": partial(scenarios.dedicated, plan),
-        "moving": partial(scenarios.moving, plan),
-        **larger,
+        "redraw": partial(scenarios.redraw, plan),
+        "moves": partial(scenarios.moving, plan),
         "granularity": partial(scenarios.granularity, few),
-        "overhead": partial(scenarios.overhead, few, OVERHEAD),
+        "overhead": partial(scenarios.overhead, few),
+        **{f"equal {model}": partial(scenarios.equal, models[model]) for model in LARGE},
+        **{f"speed {model}": partial(scenarios.speed, each) for model, each in models.items()},
     }
 
 
@@ -66,22 +67,33 @@ def table(results: dict[str, Any]) -> str:
 def _rows(name: str, result: dict[str, Any]) -> list[str]:
     idle = min((window["idle"] for window in scenarios.windows(result)), default=None)
     seen = "" if idle is None else f"{idle:.0%}"
+    if idle is not None and idle < BOUND_BY_LINKS:
+        seen += ": does not count"
     found: list[tuple[str, str, str]] = []
     if name == "equal":
         of_bound = result["gloo"]["rounds_per_s"] / result["bound_rounds_per_s"]
         found.append(("gloo, of the bound of both", f"{of_bound:.2f}", ""))
         found.append(("of gloo", f"{result['same']['ratio_to_gloo']:.2f}", "0.95"))
+        if "added" in result:
+            added = result["added"]["ratio_to_gloo"]
+            found.append(("of gloo, optimizer on workers", f"{added:.2f}", ""))
         found.append(("bf16, of gloo in float32", f"{result['bf16']['ratio_to_gloo']:.2f}", "1.8"))
     elif name == "unhurt":
         for placement, told in result.items():
             found.append((f"{placement}, of average", f"{told['ratio']:.3f}", "0.98"))
-    elif name in ("colocated", "dedicated"):
+    elif name in ("colocated", "dedicated", "redraw"):
+        within = {"redraw": "3", "dedicated": "10"}.get(name, "")
         for placement, told in result["medians"].items():
+            aware = placement == "aware"
             best = f"{told['of_best']:.2f} ({told['of_best_apart']:.2f})"
-            found.append((f"{placement}, of the best (pushes and pulls apart)", best, "0.9"))
-            found.append((f"{placement}, of average", f"{told['speedup']:.2f}", ""))
-            found.append((f"{placement}, rounds to 90%", f"{told['rounds_to_90']:.0f}", "3 or 10"))
-    elif name == "moving":
+            wanted = "0.9" if aware else ""
+            found.append((f"{placement}, of the best (pushes and pulls apart)", best, wanted))
+            if len(result["medians"]) > 1 and aware:
+                least = "2" if name == "dedicated" else ""
+                found.append((f"{placement}, of average", f"{told['speedup']:.2f}", least))
+            if aware:
+                found.append(("rounds until 90%", f"{told['rounds_to_90']:.0f}", within))
+    elif name == "moves":
         for what, told in result.items():
             found.append((f"{what}, seconds", f"{told['took_s']:.1f}", "10"))
             found.append((f"{what}, p95 of rounds, of that before", f"{told['share']:.2f}", "1.5"))
@@ -92,15 +104,51 @@ def _rows(name: str, result: dict[str, Any]) -> list[str]:
     elif name == "overhead":
         for what, told in result.items():
             found.append((f"{what}, seconds a round", f"{1 / told['rounds_per_s']:.3f}", ""))
+    elif name == "speed":
+        for what in ("elastic", "aware"):
+            gain = result[what]["rounds_per_s"] / result["average"]["rounds_per_s"]
+            paper = PAPER[result["model"]][what]
+            found.append(
+                (f"{result['model']}, {what}, of average", f"{gain:.2f}", f"paper: {paper}")
+            )
     return [f"{what} | {figure} | {wanted} | {seen}" for what, figure, wanted in found]
+
+
+PAPER: dict[str, dict[str, float]] = {
+    "mobilenet": {"elastic": 1.14, "aware": 2.68},
+    "resnet50": {"elastic": 1.56, "aware": 1.76},
+    "alexnet": {"elastic": 1.23, "aware": 1.32},
+}
+"""The speed relative to `average` in the paper's Fig. 4."""
+
+
+def _measure(
+    known: dict[str, Callable[[], Any]], chosen: list[str], everything: dict[str, Any]
+) -> None:
+    """Measure the scenarios, and put their results beside those that are there."""
+    for name in chosen:
+        began_s = time.monotonic()
+        load = os.getloadavg()[0]
+        try:
+            result = known[name]()
+        except RunFailed as error:
+            result = {"failed": str(error)}
+        took_s = time.monotonic() - began_s
+        report.say(f"{name} took {took_s:.0f} s; the load before was {load:.1f}")
+        everything["results"][name] = result
+        everything["notes"][name] = {"took_s": round(took_s), "load_before": load}
+    if chosen:
+        everything["machine"] = report.machine()
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("scenarios", nargs="*", metavar="SCENARIO")
+    parser.add_argument("--only", default="", metavar="SCENARIO,...")
     parser.add_argument("--all", action="store_true")
+    parser.add_argument("--figures", action="store_true")
+    parser.add_argument("--from", dest="before", type=Path, help="the results of an earlier run")
     parser.add_argument("--nodes", type=int, default=6)
     parser.add_argument(
         "--model", default="mobilenet", help="mobilenet, resnet50, alexnet or BYTES"
@@ -115,8 +163,6 @@ def main() -> None:
     args = parser.parse_args()
     if args.nodes < 2:
         parser.error("--nodes must be at least 2")
-    if (reason := why_not()) is not None:
-        sys.exit(reason)
     plan = Plan(
         nodes=args.nodes,
         model=args.model,
@@ -127,26 +173,24 @@ def main() -> None:
         flags=tuple(args.flags.split()),
     )
     known = _scenarios(plan)
-    chosen = list(known) if args.all else args.scenarios or ["equal"]
+    chosen = [name for name in args.only.split(",") if name]
+    chosen += [*(ALL if args.all else ()), *(FIGURES if args.figures else ())]
+    if not chosen and args.before is None:
+        chosen = ["equal"]
     if unknown := set(chosen) - set(known):
         parser.error(f"no scenario is called {min(unknown)!r}: give some of {', '.join(known)}")
-    results: dict[str, Any] = {}
-    notes: dict[str, Any] = {}
-    for name in chosen:
-        began_s = time.monotonic()
-        load = os.getloadavg()[0]
-        try:
-            results[name] = known[name]()
-        except RunFailed as error:
-            results[name] = {"failed": str(error)}
-        took_s = time.monotonic() - began_s
-        report.say(f"{name} took {took_s:.0f} s; the load before was {load:.1f}")
-        notes[name] = {"took_s": round(took_s), "load_before": load}
-    shown = table(results)
-    everything = {"machine": report.machine(), "notes": notes, "results": results}
+    if chosen and (reason := why_not()) is not None:
+        sys.exit(reason)
+    everything: dict[str, Any] = {"machine": "", "notes": {}, "results": {}}
+    if args.before is not None:
+        everything = json.loads(args.before.read_text())
+    _measure(known, list(dict.fromkeys(chosen)), everything)
+    shown = table(everything["results"])
     report.give(everything, shown, args.json)
     if args.readme:
-        readme.write("network", f"{report.machine()}\n\n{shown}", HERE / "README.md")
+        drawn = pictures.draw(everything["results"], pictures.FOLDER)
+        text = "\n\n".join((everything["machine"], shown, *drawn))
+        readme.write("network", text, HERE / "README.md")
 
 
 if __name__ == "__main__":

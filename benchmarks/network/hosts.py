@@ -26,9 +26,13 @@ BURST_NBYTES = 128 * 1024
 QUEUE_S = 0.05
 """How long a byte waits at most in the queue of a card before it is dropped, as in a network with
 round trips of this length."""
+CONGESTION = "cubic"
+"""How TCP avoids congestion: as by default on Linux, also where the machine's own default is another
+one. The routes of hosts name it."""
 NEEDS = (
     "needs Linux, root, and the commands ip and tc with network namespaces, veth, bridge and tbf"
 )
+_AVAILABLE = Path("/proc/sys/net/ipv4/tcp_available_congestion_control")
 _NAME = re.compile(r"polylab(\d+)-\w+")
 
 
@@ -65,6 +69,10 @@ class Host:
         _call("ip", "-n", namespace, "address", "add", f"{self.address}/24", "dev", device)
         for name in ("lo", device):
             _call("ip", "-n", namespace, "link", "set", name, "up")
+        if CONGESTION in _AVAILABLE.read_text().split():
+            route = ("route", "replace", f"{PREFIX}.0/24", "dev", device, "proto", "kernel")
+            words = (*route, "scope", "link", "src", self.address, "congctl", CONGESTION)
+            _call("ip", "-n", namespace, *words)
 
     def shape(self, outgoing: float, incoming: float) -> None:
         """Limit what the host sends and receives to these rates, in Mbit/s, from now on."""

@@ -42,6 +42,8 @@ class Setting:
     """The host of each server."""
     workers: Sequence[int]
     flags: Sequence[str] = ()
+    without: Sequence[str] = ()
+    """The parts of polyrhythm that are taken out: see `without/sitecustomize.py`."""
 
 
 @dataclass(frozen=True)
@@ -192,9 +194,11 @@ def _end(processes: dict[str, Process]) -> None:
         process.wait()
 
 
-def _environment() -> None:
+def _environment(without: Sequence[str] = ()) -> None:
     """Let the processes of a run find the benchmarks, and use one thread each."""
-    os.environ["PYTHONPATH"] = str(readme.ROOT)
+    taken_out = (str(HERE / "without"),) if without else ()
+    os.environ["PYTHONPATH"] = os.pathsep.join((str(readme.ROOT), *taken_out))
+    os.environ["POLYRHYTHM_WITHOUT"] = " ".join(without)
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ[name] = "1"
 
@@ -202,7 +206,7 @@ def _environment() -> None:
 @contextlib.contextmanager
 def polyrhythm(hosts: Sequence[Host], setting: Setting) -> Iterator[Run]:
     """Start a job, and yield when all workers have made a step."""
-    _environment()
+    _environment(setting.without)
     lead = hosts[setting.servers[0]]
     with _run(len(setting.workers)) as run:
         os.environ["POLYRHYTHM_LABORATORY"] = str(run.folder)

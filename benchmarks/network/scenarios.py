@@ -35,7 +35,7 @@ class Plan:
     seed: int = 0
     adapt: int = 4
     """How many rounds after a redraw do not count in the speed of a placement."""
-    per_draw: int = 4
+    per_draw: int = 3
     placements: tuple[str, ...] = ("average", "aware")
     flags: tuple[str, ...] = ()
     """Flags of every job of polyrhythm."""
@@ -61,6 +61,11 @@ def _shape(found: Sequence[Host], rates: Sequence[float]) -> None:
         host.shape(rate, rate)
 
 
+ADD = ("--optimizer-on", "workers")
+"""The paper's setting: servers only add, so that a slice is sent back as soon as all have pushed it,
+and moving it costs nothing."""
+
+
 def equal(plan: Plan) -> Result:
     """gloo, polyrhythm, and polyrhythm with bf16 on equal links, with a server on each host."""
     nbytes = nbytes_of(plan.model)
@@ -71,7 +76,8 @@ def equal(plan: Plan) -> Result:
         with gloo(found, plan.model) as run:
             peer = run.measure(plan.rounds, LIMIT_S)
         told["gloo"] = peer.told()
-        for name, flags in (("same", ()), ("bf16", ("--wire-dtype", "bf16"))):
+        variants = {"same": (), "added": ADD, "bf16": ("--wire-dtype", "bf16")}
+        for name, flags in variants.items():
             with polyrhythm(found, plan.everywhere(*flags)) as run:
                 ours = run.measure(plan.rounds, LIMIT_S, skip=2)
             told[name] = ours.told() | {"ratio_to_gloo": ours.rounds_per_s / peer.rounds_per_s}
@@ -106,7 +112,12 @@ def colocated(plan: Plan) -> Result:
         }
         for rates in draws
     ]
-    return _redrawn(plan, plan.everywhere(), draws, bounds)
+    return _redrawn(plan, plan.everywhere(*ADD), draws, bounds)
+
+
+def redraw(plan: Plan) -> Result:
+    """How soon `aware` follows new rates of dedicated servers that only add."""
+    return dedicated(replace(plan, placements=("aware",), flags=(*plan.flags, *ADD)))
 
 
 def dedicated(plan: Plan, workers: int = 2) -> Result:
@@ -202,15 +213,39 @@ def _medians(windows: dict[str, dict[str, Any]]) -> dict[str, float]:
     return {name: round(1 / window["rounds_per_s"], 2) for name, window in windows.items()}
 
 
-def overhead(plan: Plan, conditions: dict[str, tuple[str, ...]]) -> Result:
-    """Fig. 7: the same placement, with and without probes and requests. The conditions take turns,
-    so that a disturbance of this machine affects all of them."""
-    told: Result = {name: [] for name in conditions}
+CONDITIONS: dict[str, tuple[str, ...]] = {
+    "neither": ("probes", "requests"),
+    "probes": ("requests",),
+    "requests": ("probes",),
+    "both": (),
+}
+
+
+def overhead(plan: Plan) -> Result:
+    """Fig. 7: rounds on equal links with probes and requests for an assignment, with one of them, and
+    with neither."""
+    told: Result = {}
     with hosts(plan.nodes) as found:
         _shape(found, [FASTEST] * plan.nodes)
-        for name, flags in conditions.items():
-            with polyrhythm(found, plan.everywhere(*flags)) as run:
+        for name, without in CONDITIONS.items():
+            setting = replace(plan.everywhere("--placement", "aware", *ADD), without=without)
+            with polyrhythm(found, setting) as run:
                 told[name] = run.measure(plan.rounds, LIMIT_S, skip=3).told()
+            say(f"{name}: {1 / told[name]['rounds_per_s']:.3f} s a round")
+    return told
+
+
+def speed(plan: Plan) -> Result:
+    """Fig. 4: the speed of three placements at drawn rates, a server and a worker on each host.
+    `elastic` decides after 20 rounds for the first time."""
+    told: Result = {"model": plan.model, "rates": _draws(plan, plan.nodes)[0]}
+    with hosts(plan.nodes) as found:
+        _shape(found, told["rates"])
+        for placement in ("average", "elastic", "aware"):
+            with polyrhythm(found, plan.everywhere("--placement", placement, *ADD)) as run:
+                skip = 24 if placement == "elastic" else 5
+                told[placement] = run.measure(plan.rounds, 20 * LIMIT_S, skip=skip).told()
+            say(f"{plan.model} {placement}: {1 / told[placement]['rounds_per_s']:.2f} s a round")
     return told
 
 

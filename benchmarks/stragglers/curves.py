@@ -10,12 +10,17 @@ _LEFT, _TOP, _WIDE, _HIGH = 60, 20, 480, 260
 _ROW, _BAR = 18, 13
 
 
-def draw_curves(curves: Mapping[str, Sequence[tuple[float, float]]], unit: str = "s") -> str:
-    """Curves of each policy's objective over seconds of training, or over another unit."""
+def draw_curves(
+    curves: Mapping[str, Sequence[tuple[float, float]]],
+    unit: str = "s",
+    title: str = "objective over time",
+) -> str:
+    """Curves of each policy's objective over seconds of training, or of something else over another
+    unit."""
     points = [point for curve in curves.values() for point in curve]
     longest = max((at_s for at_s, _ in points), default=1.0) or 1.0
     highest = max((value for _, value in points), default=1.0) or 1.0
-    parts = [_open(_LEFT + _WIDE + 150, _TOP + _HIGH + 50), _axes(longest, highest, unit)]
+    parts = [_open(_LEFT + _WIDE + 150, _TOP + _HIGH + 50), _axes(longest, highest, unit, title)]
     for number, (name, curve) in enumerate(curves.items()):
         colour = _COLOURS[number % len(_COLOURS)]
         path = " ".join(
@@ -30,8 +35,10 @@ def draw_curves(curves: Mapping[str, Sequence[tuple[float, float]]], unit: str =
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 
-def draw_bars(seconds: Mapping[str, Mapping[str, float | None]], limit_s: float) -> str:
-    """Bars of each policy's seconds to the target, in one group per setting."""
+def draw_bars(
+    seconds: Mapping[str, Mapping[str, float | None]], limit_s: float, unit: str = "s"
+) -> str:
+    """Bars of each policy's seconds to the target, in one group per setting; or of another figure."""
     longest = max(
         (value for group in seconds.values() for value in group.values() if value is not None),
         default=limit_s,
@@ -45,7 +52,7 @@ def draw_bars(seconds: Mapping[str, Mapping[str, float | None]], limit_s: float)
         for number, (name, value) in enumerate(group.items()):
             width = _WIDE * (1.0 if value is None else value / longest)
             faint = ' opacity="0.25"' if value is None else ""
-            text = f"over {limit_s:.0f} s" if value is None else f"{value:.1f} s"
+            text = f"over {limit_s:.0f} {unit}" if value is None else f"{value:.3g} {unit}"
             colour = _COLOURS[number % len(_COLOURS)]
             parts += [
                 f'<text x="180" y="{y + 11}" text-anchor="end">{escape(name)}</text>',
@@ -63,12 +70,12 @@ def _open(wide: int, high: int) -> str:
     )
 
 
-def _axes(longest: float, highest: float, unit: str) -> str:
+def _axes(longest: float, highest: float, unit: str, title: str) -> str:
     bottom = _TOP + _HIGH
     return (
         f'<path d="M{_LEFT},{_TOP} V{bottom} H{_LEFT + _WIDE}" fill="none" stroke="{_TEXT}"/>'
         f'<text x="{_LEFT - 8}" y="{_TOP + 5}" text-anchor="end">{highest:.2g}</text>'
         f'<text x="{_LEFT - 8}" y="{bottom}" text-anchor="end">0</text>'
         f'<text x="{_LEFT + _WIDE}" y="{bottom + 18}" text-anchor="end">{longest:.0f} {unit}</text>'
-        f'<text x="{_LEFT}" y="{bottom + 18}">objective over time</text>'
+        f'<text x="{_LEFT}" y="{bottom + 18}">{escape(title)}</text>'
     )

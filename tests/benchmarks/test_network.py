@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.network import best, hosts, scenarios, shapes
+from benchmarks.network import best, hosts, pictures, runs, scenarios, shapes
 from benchmarks.network.__main__ import table
 from benchmarks.network.runs import IdleTime, Setting, polyrhythm
 
@@ -44,6 +44,56 @@ def test_no_bound_is_above_that_of_equal_parts() -> None:
 
 def test_a_failed_scenario_is_a_row_of_the_table() -> None:
     assert "| equal: failed: s1 died | | | |" in table({"equal": {"failed": "s1 died\nbadly"}})
+
+
+def window(idle: float, seconds: float = 2.0) -> dict[str, object]:
+    told = runs.Window([seconds] * 4, idle).told()
+    return told | {"of_best": 0.9, "of_best_apart": 0.95, "speedup": 1.0, "rounds_to_90": 2}
+
+
+def test_a_run_that_kept_the_processor_busy_does_not_count() -> None:
+    rows = table({"unhurt": {"aware": window(0.4) | {"ratio": 1.0}}}).splitlines()[2:]
+    assert rows == ["| unhurt: aware, of average | 1.000 | 0.98 | 40% |"]
+    rows = table({"unhurt": {"aware": window(0.2) | {"ratio": 1.0}}}).splitlines()[2:]
+    assert rows == ["| unhurt: aware, of average | 1.000 | 0.98 | 20%: does not count |"]
+
+
+def test_what_was_measured_is_drawn(tmp_path: Path) -> None:
+    speeds = {"average": window(0.4), "elastic": window(0.4, 1.5), "aware": window(0.4, 1.0)}
+    states = {"equal": window(0.4), "drawn 1": window(0.4)}
+    results = {
+        "speed mobilenet": {"model": "mobilenet", "rates": [20.0, 220.0], **speeds},
+        "speed alexnet": {"failed": "s1 died"},
+        "colocated": {"placements": {"average": [window(0.4)] * 2, "aware": [window(0.4)] * 2}},
+        "granularity": {"sizes": {"32kB": states, "4MB": states}},
+        "overhead": dict.fromkeys(scenarios.CONDITIONS, window(0.4)),
+    }
+    told = pictures.draw(results, tmp_path)
+    assert len(told) == 4 and "Fig. 4" in told[0]
+    drawn = {path.name: path.read_text() for path in tmp_path.iterdir()}
+    assert set(drawn) == {f"network-{name}.svg" for name in ("speeds", "rounds", "sizes", "costs")}
+    assert "1.92e+03 points per minute" in drawn["network-speeds.svg"]
+    assert "alexnet" not in drawn["network-speeds.svg"]
+    assert "new rates after rounds 4" in drawn["network-rounds.svg"]
+    assert pictures.draw({}, tmp_path) == []
+
+
+@pytest.mark.parametrize("without", ["", "probes", "requests", "probes requests"])
+def test_parts_are_taken_out_of_every_process(without: str) -> None:
+    text = (
+        "from polyrhythm.core.lead.servers.placement import Placement\n"
+        "from polyrhythm.core.placement import division\n"
+        "from polyrhythm.io.stream import StreamLink\n"
+        "print(division.PROBES == 0, StreamLink.measure_with.__name__ == '<lambda>',"
+        " Placement.on_folded.__name__ == '<lambda>')"
+    )
+    folder = runs.HERE / "without"
+    environment = os.environ | {"PYTHONPATH": str(folder), "POLYRHYTHM_WITHOUT": without}
+    done = subprocess.run(
+        [sys.executable, "-c", text], env=environment, capture_output=True, text=True, check=True
+    )
+    probes, requests = "probes" in without, "requests" in without
+    assert done.stdout.split() == [str(probes), str(probes), str(requests)]
 
 
 def test_without_root_the_benchmark_says_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
