@@ -309,25 +309,23 @@ class ServerProcess(Process):
                 self._checker.released(message)
             if to == LEAD and to in self.machines:
                 self._checker.told_lead(message)
-        measured = self._measured() if to == LEAD and self._bursts is not None else None
-        hosted = self.hosted.get(to)
-        if hosted is not None:
-            self._queue += [(hosted, each) for each in (measured, message) if each is not None]
-            return
-        channel = self.links.to(to)
-        if channel is not None:
-            if measured is not None:
-                channel.send(measured)
-            channel.send(message)
+        if to == LEAD and self._bursts is not None:
+            self._report_rates(self._bursts)
+        self._deliver(to, message)
 
-    def _measured(self) -> m.RatesMeasured | None:
-        """What this server has received, if it is time to report it."""
-        assert self._bursts is not None
-        received = self._bursts.take(self.clock.now_ns)
-        if received is None:
-            return None
-        term = self._machine.seat.term
-        return m.RatesMeasured(term=term, server=self._server, received=received)
+    def _report_rates(self, bursts: Bursts) -> None:
+        """Tell the lead what this server has received, if it is time for that."""
+        received = bursts.take(self.clock.now_ns)
+        if received is not None:
+            term = self._machine.seat.term
+            message = m.RatesMeasured(term=term, server=self._server, received=received)
+            self._deliver(LEAD, message)
+
+    def _deliver(self, to: str, message: m.Message) -> None:
+        if to in self.hosted:
+            self.put(to, message)
+        elif (channel := self.links.to(to)) is not None:
+            channel.send(message)
 
     def note(self, effect: fx.Note) -> None:
         if self._journal is not None:

@@ -26,7 +26,7 @@ from polyrhythm.sim.model.link import Channel
 from polyrhythm.sim.model.pace import SimulatedPace
 from polyrhythm.sim.model.sizes import quantised_sizes, slice_sizes, state_sizes
 from polyrhythm.sim.model.statistics import carry
-from polyrhythm.sim.process import Hosted, SingleProcess
+from polyrhythm.sim.process import Hosted, Process
 from polyrhythm.sim.scenario import WorkerSpec
 from polyrhythm.sim.worker.deliveries import SimDeliveries
 from polyrhythm.sim.worker.loop import Loop, UserCode
@@ -37,11 +37,9 @@ from polyrhythm.wire.messages.reasons import TOLD_TO_LEAVE
 _ME, POINTS = "worker", "points"
 """`POINTS`: the name that each end of a link between two workers uses for the other end."""
 _LEAD_HEARD = ev.LeadHeard()
-_PARAMETERS, _HELLO_REPLY, _RESTORED = m.Parameters, m.HelloReply, m.Restored
-_GIVEN = m.Given
 
 
-class WorkerProcess(SingleProcess):
+class WorkerProcess(Process):
     __slots__ = (
         "_backlog",
         "_bursts",
@@ -84,7 +82,7 @@ class WorkerProcess(SingleProcess):
         measured."""
         job, table = world.job, world.table
         self.machine = WorkerMachine(spec.name)
-        super().__init__(world.clock, _ME, self.machine, check=world.checker is not None)
+        super().__init__(world.clock, {_ME: self.machine}, check=world.checker is not None)
         self.name = spec.name
         self.pace = pace
         self.failure: str | None = None
@@ -110,7 +108,7 @@ class WorkerProcess(SingleProcess):
         self.loop = Loop(
             self,
             self.machine,
-            self._queue.append,
+            partial(self.put, _ME),
             self._backlog,
             user,
             pace,
@@ -191,7 +189,7 @@ class WorkerProcess(SingleProcess):
         """Measure what has come over network cards while the worker was ready to read it."""
         now_ns = self.clock.now_ns
         for message in batch:
-            nbytes = self._nbytes.get(message.slice, 0) if type(message) is _PARAMETERS else 0
+            nbytes = self._nbytes.get(message.slice, 0) if type(message) is m.Parameters else 0
             if channel.first_byte_ns and nbytes >= LEAST_NBYTES:
                 bursts.add(channel.peer, channel.first_byte_ns, now_ns, nbytes)
 
@@ -226,21 +224,21 @@ class WorkerProcess(SingleProcess):
         now_ns = self.clock.now_ns
         if now_ns >= self._heard_throttle.next_ns and channel.peer == self.machine.seat.name:
             self._heard_throttle.due(now_ns)
-            self._queue.append(_LEAD_HEARD)
+            self.put(_ME, _LEAD_HEARD)
         for message in batch:
             kind = type(message)
-            if kind is _PARAMETERS:
+            if kind is m.Parameters:
                 self._take_slice(channel, message, now_ns)  # type: ignore[arg-type]
-            elif kind is _GIVEN:
+            elif kind is m.Given:
                 if self._expected is not None:
-                    self._queue.append(builders.given(message))  # type: ignore[arg-type]
-            elif kind is _HELLO_REPLY:
-                self._queue.append(ev.Linked(message.server, channel.incarnation))
-            elif kind is _RESTORED:
+                    self.put(_ME, builders.given(message))  # type: ignore[arg-type]
+            elif kind is m.HelloReply:
+                self.put(_ME, ev.Linked(message.server, channel.incarnation))
+            elif kind is m.Restored:
                 if message.offset + PART_NBYTES >= message.nbytes:  # type: ignore[attr-defined]
-                    self._queue.append(ev.StateRestored())
+                    self.put(_ME, ev.StateRestored())
             else:
-                self._queue.append(message)
+                self.put(_ME, message)
 
     def _take_slice(self, channel: Channel, message: m.Parameters, now_ns: int) -> None:
         if self._expected is None or message.round < self._expected:
@@ -250,11 +248,11 @@ class WorkerProcess(SingleProcess):
             now_ns - int(self._nbytes[message.slice] * channel.ns_per_byte)
         )
         self.loop.time.landed(first_byte_ns, now_ns)
-        self._queue.append(builders.landed(message))
+        self.put(_ME, builders.landed(message))
 
     def wake(self, hosted: Hosted) -> None:
         if self._lead_unread and not self.frozen and self.alive:
-            self._queue.append(_LEAD_HEARD)
+            self.put(_ME, _LEAD_HEARD)
         super().wake(hosted)
 
     def settle(self) -> None:
