@@ -8,6 +8,7 @@ _FORECAST = "tests/core/placement/test_forecast.py"
 _NETWORK = "tests/core/placement/test_network.py"
 _LINKS = "tests/conformance/test_links.py"
 _LEAD = "tests/core/lead/servers/test_placement.py"
+_REPORT = "tests/core/lead/servers/test_link_report.py"
 _DIVISION = "tests/core/placement/test_division.py"
 _DIVIDING = "tests/core/lead/servers/test_dividing.py"
 
@@ -165,6 +166,38 @@ PLACEMENT: tuple[Mutant, ...] = (
         "state.placement",
         "PlacementState()",
         f"{_LEAD}::test_a_restored_lead_goes_on_from_what_was_measured",
+    ),
+    mutant(
+        "links-noted-all-the-time",
+        "Every average of rates comes into the journal.",
+        "core:LinkReport.on_settled",
+        "now_ns < state.noted_ns + _EVERY_NS",
+        "False",
+        f"{_REPORT}::test_the_first_measurement_and_changes_are_written",
+    ),
+    mutant(
+        "unchanged-links-noted",
+        "Rates that have not changed come into the journal.",
+        "core:_is_news",
+        "abs(rate - before[source][target]) > _CHANGED * before[source][target]",
+        "True",
+        f"{_REPORT}::test_the_first_measurement_and_changes_are_written",
+    ),
+    mutant(
+        "no-number-noted",
+        "A rate that is infinite or not a number comes into the journal.",
+        "core:LinkReport.on_settled",
+        "{target: rate for target, rate in to.items() if is_rate(rate)}",
+        "to",
+        f"{_REPORT}::test_a_rate_that_is_no_number_is_left_out",
+    ),
+    mutant(
+        "idle-links-blamed",
+        "why names a link though rounds do not wait for it.",
+        "observe:busy_link",
+        "share < _BUSY",
+        "False",
+        "tests/observe/test_measured.py::test_links_that_are_not_the_limit_are_not_named",
     ),
     mutant(
         "slices-uneven",

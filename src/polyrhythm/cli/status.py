@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -25,6 +25,7 @@ from polyrhythm.observe import story as stories
 from polyrhythm.observe import tables
 from polyrhythm.observe.advice import advise
 from polyrhythm.observe.journal import read_journal
+from polyrhythm.observe.measured import links_in_words
 from polyrhythm.observe.reasons import few, in_words
 from polyrhythm.observe.runs import Run, load_run, run_dirs
 from polyrhythm.observe.state import RunState
@@ -58,6 +59,12 @@ def status(
     run: RunName = None,
     secret_file: flags.SecretFile = None,
     runs_dir: RunsDir = RUNS,
+    links: Annotated[
+        bool,
+        typer.Option(
+            "--links", help="Show the measured rates between hosts, and what each server holds."
+        ),
+    ] = False,
     json_: Json = False,
 ) -> None:
     """Show how far a run is, whether it learns, and who is slow.
@@ -75,6 +82,8 @@ def status(
     with _found(runs_dir, run, secret_file) as found:
         if json_:
             print(json.dumps(status_of(found.run)))
+        elif links:
+            print("\n".join(links_in_words(found.run.state, _columns())))
         else:
             _print(tables.status(found.run, _columns(), plain=not _has_unicode()))
 
@@ -197,6 +206,8 @@ def status_of(run: Run) -> dict[str, Any]:
             name: {"pid": pid, "host": host} for name, (pid, host) in state.processes.items()
         },
         "slices": {f"s{server}": count for server, count in state.slices.items()},
+        "held": {f"s{server}": nbytes for server, nbytes in state.loads.items()},
+        "links": None if state.measured is None else asdict(state.measured),
         "waiting": explanation_of(run).as_dict() if state.waiting or run.suspects else None,
     }
 

@@ -83,6 +83,26 @@ class Point:
     objective: float | None
 
 
+@dataclass(frozen=True, slots=True)
+class MeasuredLinks:
+    """What the lead knows of the links between hosts. Rates are in bytes per second."""
+
+    at_s: float
+    rates: dict[str, dict[str, float]]
+    """Per source host and target host."""
+    throughputs: dict[str, float]
+    """What each host sends and receives at most."""
+    hosts: dict[str, list[str]]
+    """The processes on each host."""
+    slowest: str | None = None
+    """The server on which the transfers of a round take longest."""
+    seconds: float | None = None
+    """How long they take there."""
+
+    def host_of(self, process: str) -> str | None:
+        return next((host for host, there in self.hosts.items() if process in there), None)
+
+
 @dataclass(slots=True)
 class ServerLoss:
     """The loss of a server: how it was noticed, which slices moved, and how long that took."""
@@ -133,6 +153,10 @@ class RunFacts:
     """The size of the largest slice; 0 if unknown."""
     slices: dict[int, int] = field(default_factory=dict)
     """Per server, the number of slices of which it is the primary."""
+    loads: dict[int, int] = field(default_factory=dict)
+    """Per server, the bytes of the slices of which it is the primary."""
+    measured: MeasuredLinks | None = None
+    """What was measured last of the links between hosts; None if nothing was."""
     servers: list[int] = field(default_factory=list)
     silent: dict[int, float] = field(default_factory=dict)
     """Per server that the lead reported as silent, the time of the report."""
@@ -316,6 +340,7 @@ class RunState(RunFacts):
         if server in self.servers:
             self.servers.remove(server)
         self.slices.pop(server, None)
+        self.loads.pop(server, None)
         self.silent.pop(server, None)
         for pair in [pair for pair in self.cut_off if pair[1] == server]:
             del self.cut_off[pair]
@@ -343,6 +368,7 @@ class RunState(RunFacts):
             failover.seconds = self.at_s - failover.at_s
         if line.get("slices"):
             self.slices = {int(name[1:]): count for name, count in line["slices"].items()}
+        self._loads(line)
         self.learning = line.get("learning", self.learning)
 
     def _unfinished(self) -> list[ServerLoss]:
@@ -362,7 +388,22 @@ class RunState(RunFacts):
         self.nbytes = line["nbytes"]
         self.slice_nbytes = line.get("slice_nbytes", 0)
         self.slices = dict(enumerate(line["slices"]))
+        self._loads(line)
         self.rate, self.momentum = line.get("rate"), line.get("momentum")
+
+    def _loads(self, line: dict[str, Any]) -> None:
+        if line.get("held"):
+            self.loads = {int(name[1:]): nbytes for name, nbytes in line["held"].items()}
+
+    def _links(self, line: dict[str, Any]) -> None:
+        self.measured = MeasuredLinks(
+            self.at_s,
+            line["rates"],
+            line["throughputs"],
+            line["hosts"],
+            line.get("slowest"),
+            line.get("seconds"),
+        )
 
     def _joined(self, line: dict[str, Any]) -> None:
         worker = line["worker"]
@@ -574,6 +615,7 @@ class RunState(RunFacts):
         "copied": _copied,
         "listening": _listening,
         "linked": _linked,
+        "links": _links,
         "placed": _placed,
         "data": _data,
         "joined": _joined,

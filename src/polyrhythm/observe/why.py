@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from polyrhythm.core.names import server_name, server_number
+from polyrhythm.core.placement.schemes import AWARE, MEASURING
 from polyrhythm.core.seat import FIRST_SEAT
 from polyrhythm.observe.advice import COMPARE, accepts, less_waiting, local_steps, straggler
 from polyrhythm.observe.learning import (
@@ -14,6 +15,7 @@ from polyrhythm.observe.learning import (
     learning_remedies,
     needs_help,
 )
+from polyrhythm.observe.measured import awaited_link, busy_link
 from polyrhythm.observe.reasons import in_words
 from polyrhythm.observe.state import RunState, WaitingState
 from polyrhythm.observe.watch import Suspect
@@ -140,6 +142,8 @@ class Explanation:
     lately: str | None = None
     """The worker for which the others have waited in the last seconds, and the share of this time
     that they waited."""
+    link: str | None = None
+    """The link for which the job waits, or of which it waits for most of the time, and its rate."""
     learning: str | None = None
     """What is wrong with the learning, if anything is."""
     advice: str | None = None
@@ -157,6 +161,7 @@ def explain(state: RunState, now_s: float | None = None, job: JobSpec | None = N
     journal."""
     explanation = _with_straggler(_explain(state, now_s, job), state, job)
     explanation = replace(explanation, slow=slow_in_words(slow_workers(state)))
+    explanation = _with_link(explanation, state, job)
     explanation = _with_cut_off(explanation, state, now_s)
     if state.members:
         explanation = replace(explanation, evicted=_evicted(state, now_s))
@@ -205,6 +210,24 @@ def _with_straggler(explanation: Explanation, state: RunState, job: JobSpec | No
     if state.waiting is None:
         what = what.replace(_NO_WAIT, f"{name} slows the others down")
     return replace(explanation, what=what, lately=f"{lately} {name}", remedies=remedies)
+
+
+def _with_link(explanation: Explanation, state: RunState, job: JobSpec | None) -> Explanation:
+    """The same explanation with the link that is waited for, if one is."""
+    waiting = state.waiting
+    if waiting is not None and waiting.reason.code == "unreported":
+        link = awaited_link(state, waiting.held, waiting.reason.fields.get("servers"))
+        return replace(explanation, link=link)
+    link = None if waiting is not None or job is None else busy_link(state, job)
+    if link is None or job is None:
+        return explanation
+    what = explanation.what.replace(_NO_WAIT, "links slow the rounds down")
+    remedies = explanation.remedies
+    if job.servers > 1 and job.placement not in MEASURING and accepts(job, placement=AWARE):
+        remedies += ("let slices follow the rates of links: next time give --placement aware",)
+    if job.wire_dtype == "same" and accepts(job, wire_dtype="bf16"):
+        remedies += (f"send half as many bytes: try --wire-dtype bf16, and {COMPARE}",)
+    return replace(explanation, what=what, link=link, remedies=remedies)
 
 
 def with_learning(explanation: Explanation, state: RunState, job: JobSpec | None) -> Explanation:
@@ -443,6 +466,8 @@ def in_sentences(explanation: Explanation) -> list[str]:
         said.append(f"slow: {explanation.slow}")
     if explanation.lately is not None:
         said.append(f"lately: {explanation.lately}")
+    if explanation.link is not None:
+        said.append(f"link: {explanation.link}")
     said += [f"cut off: {text}" for text in explanation.cut_off]
     said += [f"evicted: {text}" for text in explanation.evicted]
     if explanation.given_up:

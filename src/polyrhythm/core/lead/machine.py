@@ -49,6 +49,7 @@ class LeadMachine:
         self._opening = parts.opening
         self._routing = parts.routing
         self._network = parts.network
+        self._link_report = parts.link_report
         self._contributions = parts.contributions
         self._rounds = parts.rounds
         self._removals = parts.removals
@@ -285,7 +286,8 @@ class LeadMachine:
         """End the job after a fold, or release the members: every primary has folded."""
         self._contributions.on_folded(self._rounds.round)
         self._sharing.on_folded()
-        self._network.settle(now_ns)
+        if self._network.settle(now_ns):
+            self._link_report.on_settled(now_ns)
         removed = self._removals.on_view_known()
         self._counting.forget(removed)
         self._mode.on_closed(now_ns)
@@ -507,7 +509,8 @@ class LeadMachine:
             busy = (
                 member for member in self.view.members() if member.entered and not member.resting
             )
-            self._network.settle(now_ns, (worker_name(member.worker) for member in busy))
+            if self._network.settle(now_ns, (worker_name(member.worker) for member in busy)):
+                self._link_report.on_settled(now_ns)
         if (line := self._waiting.line(now_ns)) is not None:
             self._outbox.note("waiting", **line)
 

@@ -20,6 +20,7 @@ from polyrhythm.core.lead.rounds.folds import Folds, Rounds
 from polyrhythm.core.lead.rounds.sharing import Sharing
 from polyrhythm.core.lead.saving import KeepBest, Saving
 from polyrhythm.core.lead.servers.broken_links import BrokenLinks
+from polyrhythm.core.lead.servers.link_report import LinkReport
 from polyrhythm.core.lead.servers.placement import Placement
 from polyrhythm.core.lead.servers.routing import RoutingTable
 from polyrhythm.core.lead.servers.servers import Servers
@@ -56,6 +57,7 @@ class Parts:
     operators: Operators
     servers: Servers
     placement: Placement
+    link_report: LinkReport
     broken: BrokenLinks
     progress: JobProgress
     saving: Saving

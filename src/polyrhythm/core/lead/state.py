@@ -37,6 +37,7 @@ from polyrhythm.core.lead.rounds.modes import ModeState, begin_mode
 from polyrhythm.core.lead.rounds.sharing import Sharing, SharingState
 from polyrhythm.core.lead.saving import BestState, KeepBest, Saving, SavingState
 from polyrhythm.core.lead.servers.broken_links import BrokenLinks, BrokenLinksState
+from polyrhythm.core.lead.servers.link_report import LinkReport, LinkReportState
 from polyrhythm.core.lead.servers.placement import Placement, PlacementState
 from polyrhythm.core.lead.servers.routing import RoutingTable
 from polyrhythm.core.lead.servers.servers import UNKNOWN_FACTOR, Servers, ServersState
@@ -77,6 +78,7 @@ class LeadState(msgspec.Struct, Generic[Policy], kw_only=True):
     network: Network = msgspec.field(default_factory=Network)
     servers: ServersState
     placement: PlacementState = msgspec.field(default_factory=PlacementState)
+    link_report: LinkReportState = msgspec.field(default_factory=LinkReportState)
     broken: BrokenLinksState = msgspec.field(default_factory=BrokenLinksState)
     progress: ProgressState
     saving: SavingState = msgspec.field(default_factory=SavingState)
@@ -167,6 +169,9 @@ def connect(job: JobSpec, state: LeadState[SyncPolicy], seat: Seat) -> Parts:
         servers=Servers(state.servers, job, routing, state.network, rounds, outbox, operators),
         placement=Placement(
             state.placement, job, policy.traits, view, routing, state.network, outbox
+        ),
+        link_report=LinkReport(
+            state.link_report, job, policy.traits, view, routing, state.network, outbox
         ),
         broken=BrokenLinks(state.broken, job, view, routing, seat),
         progress=progress,

@@ -102,6 +102,23 @@ class Network(msgspec.Struct, kw_only=True):
         average = self._links.get(source, {}).get(target)
         return None if average is None else average.value
 
+    @property
+    def rates(self) -> dict[str, dict[str, float]]:
+        """What every measured link has carried, per source host and target host."""
+        return {
+            source: {target: average.value for target, average in to.items()}
+            for source, to in self._links.items()
+            if to
+        }
+
+    @property
+    def residents(self) -> dict[str, list[str]]:
+        """The processes on each host."""
+        found: dict[str, list[str]] = {host: [] for host in self.hosts}
+        for process in sorted(self._host_of, key=lambda name: (name[0], int(name[1:] or 0))):
+            found[self._host_of[process]].append(process)
+        return found
+
     def throughput(self, host: str) -> float | None:
         """S_i: the smaller of the total rates at which a host sends and receives; None if neither was
         measured."""

@@ -8,6 +8,8 @@ With `elastic`, the lead itself measures: for each server, how long after the re
 contributions had arrived there.
 """
 
+from collections.abc import Mapping
+
 import msgspec
 
 from polyrhythm.core.kinds import INT8
@@ -140,18 +142,13 @@ class Placement:
         servers, state = self._routing.roster.staying, self._state
         if self._elastic:
             return forecast_elastic(servers, state.observed)
-        workers: dict[str, int] = {}
-        for member in self._view.members():
-            host = self._network.host_of(worker_name(member.worker))
-            workers[host] = workers.get(host, 0) + 1
-        return forecast_aware(
-            self._routing.nbytes,
-            {server: self._network.host_of(server_name(server)) for server in servers},
-            workers,
-            {host: steady.value for host, steady in state.throughputs.items()},
-            self._network.rate,
-            self._job.replicas,
-            _sent_share(self._job),
+        throughputs = {host: steady.value for host, steady in state.throughputs.items()}
+        return forecast_hosts(
+            self._job,
+            self._view,
+            self._routing,
+            self._network,
+            throughputs,
             overlaps=self._overlaps,
         )
 
@@ -212,6 +209,33 @@ class Placement:
             moving_s=prospect.moving_s,
             rounds=rounds,
         )
+
+
+def forecast_hosts(
+    job: JobSpec,
+    view: View,
+    routing: RoutingTable,
+    network: Network,
+    throughputs: Mapping[str, float],
+    *,
+    overlaps: bool,
+) -> Forecast | None:
+    """The forecast from the throughput of hosts and the place of servers and members."""
+    workers: dict[str, int] = {}
+    for member in view.members():
+        host = network.host_of(worker_name(member.worker))
+        workers[host] = workers.get(host, 0) + 1
+    servers = routing.roster.staying
+    return forecast_aware(
+        routing.nbytes,
+        {server: network.host_of(server_name(server)) for server in servers},
+        workers,
+        throughputs,
+        network.rate,
+        job.replicas,
+        _sent_share(job),
+        overlaps=overlaps,
+    )
 
 
 _SENT = {"same": 1.0, "bf16": 0.5}

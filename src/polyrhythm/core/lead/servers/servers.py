@@ -116,6 +116,7 @@ class Servers:
             nbytes=self._routing.nbytes,
             slices=slices,
             slice_nbytes=self._routing.largest,
+            held=_by_name(self._routing.held(self._routing.routes)),
             optimizer=spec.optimizer.name,
             rate=options.get("lr"),
             momentum=options.get("momentum"),
@@ -187,6 +188,7 @@ class Servers:
                 slices=_by_name(
                     dict(zip(routing.roster.servers, routing.slice_counts(), strict=True))
                 ),
+                held=_by_name(routing.held(routing.routes)),
                 learning=routing.learning,
             )
         return change, rows, versions
