@@ -31,7 +31,10 @@ class RayCluster:
     def _ask(self, request: Any) -> Any:
         with Client(str(self.folder / "requests"), "AF_UNIX") as connection:
             connection.send(request)
-            return connection.recv()
+            answer = connection.recv()
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
 
     @contextlib.contextmanager
     def node(self, **how: Any) -> Iterator[tuple[int, str]]:

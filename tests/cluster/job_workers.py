@@ -55,6 +55,8 @@ class JobWorkers:
         self._rng = rng
         self._journal = JournalReader(command.run_dir / "journal.jsonl")
         self._under_way: dict[str, Fault] = {}
+        self.deadline_s = 60.0
+        """How long each wait may take."""
         self._guests = 0
 
     # -- observing the job ---------------------------------------------------------------------
@@ -83,7 +85,9 @@ class JobWorkers:
             return done()
 
         try:
-            wait_until(looked, f"{what}; under way: {sorted(self._under_way)}", pause_s=0.02)
+            wait_until(
+                looked, f"{what}; under way: {sorted(self._under_way)}", self.deadline_s, 0.02
+            )
         except AssertionError as error:
             last = [str(line) for line in self.lines[-8:]]
             said = self.command.stderr().splitlines()[-8:]

@@ -6,7 +6,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -119,10 +119,24 @@ def left_on(cluster: RayCluster) -> dict[str, object]:
         return {
             "actors": [each["Name"] for each in actors if each["State"] != "DEAD"],
             "groups": [each["name"] for each in groups if each["state"] != "REMOVED"],
+            "processes": _processes(cluster),
         }
 
 
-NOTHING: dict[str, object] = {"actors": [], "groups": []}
+def _processes(cluster: RayCluster) -> list[str]:
+    """Servers and workers whose output goes to files of the cluster. Their shared memory ends with
+    them, because it has no name."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            title = (process / "cmdline").read_bytes()
+            output = os.readlink(process / "fd" / "1")
+            if title.startswith(b"polyrhythm: ") and output.startswith(str(cluster.folder)):
+                found.append(title.decode())
+    return found
+
+
+NOTHING: dict[str, object] = {"actors": [], "groups": [], "processes": []}
 
 
 def command(cluster: RayCluster, *args: object) -> list[str]:

@@ -75,12 +75,19 @@ def test_workers_join_when_there_is_room_and_a_killed_one_comes_back(
 def test_processes_leave_a_node_that_is_drained_and_a_dead_node_is_one_line(
     ray_cluster: RayCluster, tmp_path: Path
 ) -> None:
-    """A server moves its slices first. The fourth worker never gets a place, and does not keep the job
-    from ending."""
+    """A server moves its slices first. The servers that stay have copies of those that are lost with the
+    dead node. The fourth worker never gets a place, and does not keep the job from ending."""
     run = Run(tmp_path, ray_cluster)
+    died: list[int] = []
+
+    def has_copies() -> bool:
+        """Whether every slice has a copy on another server."""
+        told = [*run.lines("copied"), *run.lines("rerouted")]
+        return bool(told) and not max(told, key=lambda line: line["at_s"])["learning"]
+
     with (
         ray_cluster.node(num_cpus=0, resources={"spot": 2}) as (_, drained),
-        ray_cluster.node(num_cpus=0, resources={"other": 1}) as (raylet, _),
+        ray_cluster.node(num_cpus=0, resources={"other": 2}) as (raylet, _),
     ):
         steps = [
             (
@@ -88,15 +95,22 @@ def test_processes_leave_a_node_that_is_drained_and_a_dead_node_is_one_line(
                 lambda: _drain(drained),
             ),
             (
-                lambda: run.lines("node-drains") and run.lines("left") and run.lines("drained"),
+                lambda: run.lines("left") and run.lines("drained") and has_copies(),
                 lambda: os.kill(raylet, signal.SIGKILL),
             ),
-            (lambda: run.lines("node-lost"), lambda: None),
+            (lambda: run.lines("server-lost"), lambda: died.append(len(run.lines("rounds")))),
+            (lambda: len(run.lines("rounds")) > died[0] + 1, lambda: None),
         ]
         per_worker = ("1:CPU=0,spot=1", "1:CPU=0,other=1", "1:CPU=1", "1:nothing=1")
-        per_server = ("1:CPU=1", "1:CPU=0,spot=1")
+        per_server = ("1:CPU=1", "1:CPU=0,spot=1", "1:CPU=0,other=1")
         outcome = run.run(
-            steps, per_worker=per_worker, per_server=per_server, workers=3, servers=2, most=4
+            steps,
+            per_worker=per_worker,
+            per_server=per_server,
+            workers=3,
+            servers=3,
+            replicas=1,
+            most=4,
         )
     assert outcome.failed is None and outcome.ended == "stopped on request", run.said
     (drains,) = run.lines("node-drains")
@@ -104,11 +118,11 @@ def test_processes_leave_a_node_that_is_drained_and_a_dead_node_is_one_line(
     assert [line["server"] for line in run.lines("drained")] == [1]
     assert "goes on after its loop" in log_file(tmp_path, "worker-0").read_text()
     (lost,) = run.lines("node-lost")
-    assert lost["on_it"] == "worker-1"
+    assert lost["on_it"] == "s2, worker-1"
     said = [line for line in run.said if line.startswith("node ")]
-    assert len(said) == 2 and said[1].endswith("; on it: worker-1"), run.said
+    assert len(said) == 2 and said[1].endswith("; on it: s2, worker-1"), run.said
     assert set(outcome.worker_failures) <= {"worker-1"}
-    assert not outcome.lost and not run.lines("server-lost")
+    assert outcome.lost == 1 and [line["server"] for line in run.lines("server-lost")] == [2]
     told = explain(fold(read_journal(tmp_path / JOURNAL))).cluster
     assert told == tuple(in_words(Reason(line["what"], line)) for line in (drains, lost))
     waits = "asks for CPU=1,nothing=1: no node of the cluster has that"
