@@ -193,6 +193,14 @@ def test_a_job_without_room_for_its_servers_or_any_worker_fails() -> None:
     assert placing.failure("no room", servers=True, workers=True, now_s=999.0) is None
 
 
+def test_workers_that_lose_their_node_have_the_whole_time_again() -> None:
+    placing = Placing(60.0, 100.0)
+    assert placing.failure("", servers=True, workers=True, now_s=300.0) is None
+    assert placing.failure("no room", servers=True, workers=False, now_s=301.0) is None
+    assert placing.failure("no room", servers=True, workers=False, now_s=360.9) is None
+    assert placing.failure("no room", servers=True, workers=False, now_s=361.0) is not None
+
+
 # -- how processes and nodes end -----------------------------------------------------------------
 
 CRASHED = """The actor died unexpectedly before finishing this task.

@@ -24,6 +24,14 @@ CLUSTER: tuple[Mutant, ...] = (
         f"{_DECISIONS}::test_a_job_without_room_for_its_servers_or_any_worker_fails",
     ),
     mutant(
+        "start-timeout-without-end",
+        "A job that loses the node of its workers after a minute ends at once.",
+        "core:Placing.failure",
+        "self._lacking_s = None",
+        "pass",
+        f"{_DECISIONS}::test_workers_that_lose_their_node_have_the_whole_time_again",
+    ),
+    mutant(
         "lack-said-again-and-again",
         "The same line about missing room is printed every ten seconds.",
         "core:Placing.line",

@@ -2,8 +2,8 @@
 which cluster is used, what a job waits for while the cluster has no room, and in which words the
 end of a process is reported.
 
-*A job fails if the cluster has no room for all of its servers, or for any worker, within the start
-timeout. Otherwise a worker without room is waited for as long as the job runs.*
+*A job fails if the cluster has no room for all of its servers, or for any worker, for as long as the
+start timeout. Otherwise a worker without room is waited for as long as the job runs.*
 """
 
 import re
@@ -219,7 +219,8 @@ class Placing:
 
     def __init__(self, timeout_s: float, now_s: float) -> None:
         self._timeout_s = timeout_s
-        self._since_s = now_s
+        self._lacking_s: float | None = now_s
+        """Since when a server, or every worker, has had no place."""
         self._said_s = now_s + _PATIENCE_S - _AGAIN_S
         self._said = ""
 
@@ -234,7 +235,12 @@ class Placing:
     def failure(self, lack: str, *, servers: bool, workers: bool, now_s: float) -> str | None:
         """Why the job fails; None if it can go on waiting. `servers`: whether every server has its
         place. `workers`: whether at least one worker has its place, or the job starts none."""
-        if (servers and workers) or now_s < self._since_s + self._timeout_s:
+        if servers and workers:
+            self._lacking_s = None
+            return None
+        if self._lacking_s is None:
+            self._lacking_s = now_s  # a node was lost, and its processes start elsewhere
+        if now_s < self._lacking_s + self._timeout_s:
             return None
         return f"the cluster has no room for this job after {self._timeout_s:g} s: {lack}"
 
