@@ -22,10 +22,12 @@ from polyrhythm.manifests.compose import NAME as COMPOSE
 from polyrhythm.manifests.compose import compose
 from polyrhythm.manifests.kubernetes import NAME as KUBERNETES
 from polyrhythm.manifests.kubernetes import kubernetes
+from polyrhythm.manifests.slurm import NAME as SLURM
+from polyrhythm.manifests.slurm import slurm
 from polyrhythm.manifests.systemd import JOB, ROLES, systemd
 from polyrhythm.manifests.systemd import NAME as SYSTEMD
 
-LAUNCHERS = {KUBERNETES: kubernetes, COMPOSE: compose, SYSTEMD: systemd}
+LAUNCHERS = {KUBERNETES: kubernetes, SLURM: slurm, SYSTEMD: systemd, COMPOSE: compose}
 """What writes the manifest of each launcher. The last argument is --image, or --role for systemd."""
 
 
@@ -74,6 +76,8 @@ def manifest(
     Examples:
 
       polyrhythm manifest kubernetes mine.py --workers 8 --servers 2 --epochs 5 > mine.yaml
+
+      polyrhythm manifest slurm mine.py --workers 8 --checkpoint-every 60s > mine.sbatch
 
       polyrhythm manifest compose mine.py --workers 4 --epochs 5 > compose.yaml
 
