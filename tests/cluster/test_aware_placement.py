@@ -1,7 +1,10 @@
 """Jobs whose slices follow measured rates, and workers with a server beside them."""
 
+import json
+import math
 import signal
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -62,6 +65,21 @@ def test_slices_leave_a_server_with_a_slow_link(
     assert min(rounds_s[-3:]) < 0.6 * max(rounds_s[:3])
     story = call("story", "run", cwd=machines.cwd).stdout
     assert "because a round takes longest on s1" in story and f"--placement {scheme}" in story
+    (placed,) = machines.noted("placed")
+    best = math.sqrt(placed["nbytes"] * 1.2e5 / 2)
+    assert placed["slice_nbytes"] <= best, "the size of slices between machines (Aware, Eq. 4)"
+    slow = status_of(machines, "s1")
+    assert 0.3e6 < max(slow["rates"][slow["host"]].values()) < 2e6, "8 Mbit/s"
+
+
+def status_of(machines: Machines, server: str) -> dict[str, Any]:
+    """The measured rates, and the host of a server. `status --links` shows both."""
+    links = json.loads(call("status", "run", "--json", cwd=machines.cwd).stdout)["links"]
+    (host,) = [host for host, there in links["hosts"].items() if server in there]
+    shown = call("status", "run", "--links", cwd=machines.cwd).stdout.splitlines()
+    assert shown[0].startswith("MB/s from the host of a row")
+    assert any(line.split()[1:3] == [host, server] for line in shown), shown
+    return {**links, "host": host}
 
 
 @pytest.mark.timeout(150)

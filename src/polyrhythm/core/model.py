@@ -16,6 +16,8 @@ minutes."""
 _MOST_NAME = 64
 _MOST_SERVERS = 1_000_000
 _LEAST_SLICE_NBYTES = 64
+_MOST_SLICES = 2**21
+"""As many as a model of the greatest size has in slices of 2 MiB."""
 
 
 def difference(ours: ModelSpec, theirs: ModelSpec) -> str | None:
@@ -112,20 +114,25 @@ def nonsense(spec: ModelSpec) -> str | None:
         return "an entry of its state_dict refers to a tensor that is not in the list of tensors"
     if len({entry.name for entry in spec.state}) != len(spec.state):
         return "its state_dict has a name twice"
-    if spec.division is not None and (fault := _division_fault(spec.division)) is not None:
+    if spec.division is not None and (fault := _division_fault(spec, spec.division)) is not None:
         return fault
     if (nbytes := max(nbytes_of(spec), _nbytes_saved(spec))) > _MOST_NBYTES:
         return f"it has {nbytes} bytes, but at most {_MOST_NBYTES} can be held"
     return None
 
 
-def _division_fault(division: Division) -> str | None:
+def _division_fault(spec: ModelSpec, division: Division) -> str | None:
     if not 1 <= division.servers <= _MOST_SERVERS:
         return f"its number of servers, {division.servers}, is impossible"
     if division.slice_nbytes < _LEAST_SLICE_NBYTES:
         return f"the size of its slices, {division.slice_nbytes} bytes, is too small"
     if division.probes > _MOST_SERVERS:
         return f"its number of probe slices, {division.probes}, is impossible"
+    if nbytes_of(spec) > _MOST_SLICES * division.slice_nbytes:
+        return (
+            f"it has {nbytes_of(spec)} bytes, which are more than {_MOST_SLICES} slices of"
+            f" {division.slice_nbytes} bytes: give a larger --slice-size"
+        )
     return None
 
 

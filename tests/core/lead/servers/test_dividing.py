@@ -87,6 +87,16 @@ def test_a_worker_that_did_not_ask_or_cuts_otherwise_is_refused() -> None:
     assert "other slices" in str(refusal.reason)
 
 
+def test_a_worker_that_says_too_small_a_size_is_refused() -> None:
+    """Otherwise the lead would cut its model into billions of slices."""
+    stage = Dividing("a")
+    division = stage.size(nbytes=1)
+    for given in (None, division):
+        huge = msgspec.structs.replace(spec((2**38,)), division=given)
+        (refusal,) = sent(stage.attach(0 if given is None else 1, huge), m.Refusal)
+        assert "more than 2097152 slices of 64 bytes" in str(refusal.reason)
+
+
 def test_a_size_of_nothing_or_too_much_is_harmless() -> None:
     for nbytes in (0, m.MOST_COUNT):
         assert 64 <= Dividing("a", "b").size(nbytes=nbytes).slice_nbytes <= 2**24

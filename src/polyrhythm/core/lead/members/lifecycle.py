@@ -6,6 +6,7 @@ and is told to rejoin when it can be reached again.*
 """
 
 import msgspec
+from msgspec.structs import replace
 
 from polyrhythm.core.effects import Bind, Drop
 from polyrhythm.core.lead.members.view import Member
@@ -114,15 +115,15 @@ class Lifecycle:
     def on_attach(self, member: Member, spec: m.ModelSpec, now_ns: int) -> None:
         """Take the model that a member has announced. The first model becomes the job's model;
         every other model must be equal to it."""
-        if (fault := nonsense(spec)) is not None:
-            self.refuse(member, _refused("model-unfit", member, fault), now_ns)
-            return
-        if self._routing.division is None:
+        division = self._routing.division
+        fault = nonsense(spec) or nonsense(replace(spec, division=division))
+        if division is None:
             fault = "its worker did not ask how to cut it into slices"
+        if fault is not None:
             self.refuse(member, _refused("model-unfit", member, fault), now_ns)
             return
         if self._routing.spec is None:
-            if spec.division not in (None, self._routing.division):
+            if spec.division not in (None, division):
                 fault = "it is cut into other slices than the lead has said"
                 self.refuse(member, _refused("model-unfit", member, fault), now_ns)
                 return
