@@ -10,6 +10,7 @@ import pytest
 from polyrhythm.observe.journal import read_journal
 from tests.cluster.processes import Command, call, wait_until
 
+LEDGER = Path(__file__).parent / "jobs" / "ledger.py"
 FLAGS = ("--workers", 2, "--servers", 2, "--checkpoint-every", "5rounds", "--min-step", "30ms")
 
 
@@ -34,6 +35,24 @@ def test_a_job_goes_on_from_its_newest_checkpoint(
     assert rounds[0] >= 5, "the second run begins at the round of a checkpoint"
     story = call("story", "run-2", cwd=tmp_path).stdout
     assert f"round {rounds[0] + 1} opened" in story
+
+
+def test_the_first_servers_go_on_without_one_that_joined_later(tmp_path: Path) -> None:
+    adds = ("--updater", "addition", "--set", "columns=64", "--target-accuracy", 1.0)
+    flags = [*FLAGS, *adds, "--on-loss", "resume"]
+    with Command(LEDGER, *flags, cwd=tmp_path, trace=False, spares=2) as command:
+        wait_until(lambda: command.journal("placed"), "training begins")
+        server = command.serve()
+        holds = "s2 is a primary"
+        wait_until(
+            lambda: any(line["slices"].get("s2") for line in command.journal("rerouted")), holds
+        )
+        before = len(command.journal("checkpoint"))
+        wait_until(lambda: len(command.journal("checkpoint")) > before, "there is a checkpoint")
+        os.kill(server.pid, signal.SIGKILL)
+        wait_until(lambda: "the job continues with 2 servers" in command.stderr(), "it rolls back")
+        (tmp_path / "finish").touch()
+        assert command.wait(90) == 0, command.stderr()
 
 
 def test_without_checkpoints_it_is_refused(tmp_path: Path) -> None:

@@ -32,6 +32,16 @@ def test_dead_servers_are_missing_unless_they_are_started_again(
     assert (why.code, why.fields["number"], why.fields["lost"]) == ("rolled-back", 4, 2)
 
 
+@pytest.mark.parametrize(("server", "servers"), [(2, 2), (3, 3)])
+def test_the_death_of_a_server_that_joined_later_leaves_all_first_servers(
+    server: int, servers: int
+) -> None:
+    loss = Loss("server-died", 0, 9, server)
+    again, why = Resuming(job()).decide(loss, NewestCheckpoint(4, 7), job())
+    assert again is not None and again.servers == servers
+    assert why.fields["left"] == servers
+
+
 def test_a_job_that_makes_no_new_checkpoint_is_resumed_three_times_and_then_ends() -> None:
     spec, loss = job(), Loss("slices-lost", 1, 9)
     resuming = Resuming(spec)

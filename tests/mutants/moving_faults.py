@@ -76,4 +76,13 @@ MOVING: tuple[Mutant, ...] = (
         "False",
         "tests/core/server/test_leases.py::test_after_new_routes_a_reader_that_asked_names_its_version",
     ),
+    mutant(
+        "joined-server-counts-as-a-first-one",
+        "A job that resumes after the death of a server that joined later runs with one server less.",
+        "core:Resuming.decide",
+        "loss.servers if joined else max(1, loss.servers)",
+        "max(1, loss.servers)",
+        "tests/core/test_resuming.py"
+        "::test_the_death_of_a_server_that_joined_later_leaves_all_first_servers",
+    ),
 )

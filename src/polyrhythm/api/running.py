@@ -201,7 +201,9 @@ def _resumed(
     if run.interrupted or run.failed is None or (ended is None and not run.lead_lost):
         return None
     reason = None if run.lead_lost or ended is None else ended.reason.code
-    loss = Loss(reason, run.lost, progress.state.round)
+    lost = None if reason is None or ended is None else ended.reason.fields.get("server")
+    server = lost if isinstance(lost, int) else None
+    loss = Loss(reason, run.lost, progress.state.round, server)
     if not resuming.applies(loss):
         return None
     progress.say(run.failed)

@@ -125,6 +125,8 @@ class Loss:
     """How many dead servers the command that runs the job knows of."""
     rounds: int
     """How many rounds were folded."""
+    server: int | None = None
+    """The server with which the last copy of a slice was lost; None if that is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,8 +162,10 @@ class Resuming:
         if self._in_vain >= _MOST_IN_VAIN:
             return None, Reason("resumed-in-vain", {"times": self._in_vain, "number": found.number})
         # The command that runs the job may not know of a dead server yet, because the lead can
-        # notice it first. So at least one server counts as dead.
-        servers = job.servers if job.respawn else max(1, job.servers - max(1, loss.servers))
+        # notice it first. So at least one server counts as dead, unless it joined a running job.
+        joined = loss.server is not None and loss.server >= job.servers
+        dead = loss.servers if joined else max(1, loss.servers)
+        servers = job.servers if job.respawn else max(1, job.servers - dead)
         fields = {
             "number": found.number,
             "round": found.round,
