@@ -239,9 +239,9 @@ class Teller:
 
     def _draining(self, line: dict[str, Any]) -> list[Sentence]:
         by = f"{line['by']} asks" if line["by"] else "it asks"
-        slices = counted(line["slices"], "slice")
-        text = f"s{line['server']} is drained, because {by} for it: {slices} of it move to other servers"
-        return [self._say(text, ())]
+        slices, move = counted(line["slices"], "slice"), "moves" if line["slices"] == 1 else "move"
+        text = f"s{line['server']} is drained, because {by} for it"
+        return [self._say(f"{text}: {slices} of it {move} to other servers", ())]
 
     def _drained(self, line: dict[str, Any]) -> list[Sentence]:
         left = counted(line["left"], "server")
