@@ -122,7 +122,7 @@ def test_no_contribution_is_lost_or_doubled_by_20_restarts(
     say_how_again(request, seed)
     rng = random.Random(f"ray {seed}")
     where = ("--engine", RAY, "--address", ray_cluster.address, "--set", f"folder={tmp_path}")
-    places = ("--resources-per-worker", "1:CPU=0,seat=1", "--resources-per-worker", "CPU=0")
+    places = ("--resources-per-worker", "1:CPU=0,seat=1", "--resources-per-worker", "CPU=0.1")
     many = ("--workers", 3, "--servers", 3, "--replicas", 1)
     free = ("--resources-per-server", "CPU=0.1")
     with ExitStack() as nodes, joined(ray_cluster.address, 0):
