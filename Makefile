@@ -19,6 +19,7 @@ ONLY ?=
 setup: $(READY)
 
 $(READY): pyproject.toml constraints.txt
+	@echo "installing polyrhythm and its packages into $(VENV), which takes some minutes"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[jobs,dev]'
 	touch $(READY)
