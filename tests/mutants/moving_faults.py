@@ -5,7 +5,26 @@ from tests.mutants.mutant import Mutant, mutant
 _MOVES = "tests/sim/test_moves.py"
 _STORM = "tests/sim/test_moving_ledger.py::test_the_books_balance_though_slices_move"
 
+_SHARING = "tests/core/lead/rounds/test_sharing.py"
+
 MOVING: tuple[Mutant, ...] = (
+    mutant(
+        "parameters-left-behind",
+        "With the optimizer on workers, a slice leaves the only server that has its parameters.",
+        "core:Sharing.only_on_servers",
+        "shared and not self._able()",
+        "False",
+        f"{_SHARING}::test_no_slice_moves_away_from_parameters_that_only_servers_have",
+    ),
+    mutant(
+        "lost-parameters-not-noticed",
+        "The lead waits for parameters that nobody has any more.",
+        "core:Lifecycle.end_if_lost",
+        "not self._ending.begun",
+        "False",
+        f"{_SHARING}::test_the_job_ends_when_its_workers_die_during_a_fold",
+        f"{_SHARING}::test_the_job_ends_when_the_only_servers_that_had_the_parameters_are_replaced",
+    ),
     mutant(
         "source-dropped-before-promotion",
         "A server that is drained leaves while it still has slices.",

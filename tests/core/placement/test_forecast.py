@@ -114,6 +114,7 @@ def test_a_job_with_few_rounds_left_has_a_short_horizon() -> None:
         ("SGD", {}, 1),
         ("Adam", {}, 3),
         ("Adam", {"updater": "addition"}, 1),
+        ("Adam", {"optimizer_on": "workers"}, 1),
         ("Adam", {"kind": "local"}, 1),
         ("Adam", {"kind": "local", "outer": "nesterov"}, 2),
         ("SGD", {"kind": "statistics", "workers": 4}, 5),

@@ -291,6 +291,8 @@ class LeadMachine:
         removed = self._removals.on_view_known()
         self._counting.forget(removed)
         self._mode.on_closed(now_ns)
+        if self._ending.goal is None:
+            self._lifecycle.end_if_lost(now_ns)
         if self._ending.decided or self._rounds.folding:
             return
         self._best.on_folded(self._mode.done, now_ns)
@@ -393,7 +395,7 @@ class LeadMachine:
         fold, unless there is no member, and so no fold."""
         if not self._ending.begun and not self._rounds.folding:
             in_folds = self._mode.promotes_in_folds and len(self.view) > 0
-            self._advance(now_ns, promotes=not in_folds)
+            self._advance(now_ns, promotes=not in_folds and not self._sharing.only_on_servers)
 
     def _reassign(self, now_ns: int) -> None:
         """Assign slices to servers again if that pays."""
@@ -426,6 +428,7 @@ class LeadMachine:
         if change.promoted:
             self._sharing.on_promoted()
             self._recount(rows, versions, now_ns)
+            self._lifecycle.end_if_lost(now_ns)
         self._mode.resume(now_ns)
         self._advance_between_folds(now_ns)
         if not self._rounds.open:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from polyrhythm.core.kinds import sums_only
 from polyrhythm.wire.messages import JobSpec, ModelSpec, OptimizerSpec
 
 HORIZON_ROUNDS = 100
@@ -91,7 +92,9 @@ def _states(optimizer: OptimizerSpec) -> int:
 
 def moving_nbytes(job: JobSpec, spec: ModelSpec, nbytes: int) -> float:
     """What must be copied so that another server can take over slices of this size: the parameters and
-    the state of the optimizer."""
+    the state of the optimizer, or only the sum of the gradients if workers make the steps."""
+    if sums_only(job):
+        return nbytes
     if job.kind == "gradient" and job.updater != "addition":
         return nbytes * (1 + max(map(_states, spec.optimizers)))
     if job.kind == "statistics":

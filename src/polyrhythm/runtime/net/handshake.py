@@ -14,6 +14,7 @@ from contextlib import contextmanager
 
 import msgspec
 
+from polyrhythm.core.kinds import sums_only
 from polyrhythm.core.link_kinds import LinkKind
 from polyrhythm.core.placement.division import most_slice_nbytes
 from polyrhythm.core.seat import UNKNOWN_SEAT, Seat
@@ -38,7 +39,10 @@ def offers(digest: str, kind: LinkKind) -> tuple[int, ...]:
 
 
 def limits_for(job: m.JobSpec) -> Limits:
-    return Limits(MEMBER.head_nbytes, max(most_slice_nbytes(job), 64 * 1024))
+    """What the end that was dialled accepts. *A worker that shares its state sends parameters of half
+    precision as float32, which have twice the bytes of their slice* (`--optimizer-on workers`)."""
+    nbytes = most_slice_nbytes(job) * (2 if sums_only(job) else 1)
+    return Limits(MEMBER.head_nbytes, max(nbytes, 64 * 1024))
 
 
 @contextmanager

@@ -320,6 +320,10 @@ class Lifecycle:
         if fatal is not None and (self._ending.goal is None or len(self._view)):
             self._ending.finish(fatal, self._mode.done, now_ns, failed=True)
         self.end_if_deserted(now_ns)
+        self.end_if_lost(now_ns)
+
+    def end_if_lost(self, now_ns: int) -> None:
+        """End the job if nobody has the parameters any more (`--optimizer-on workers`)."""
         if not self._ending.begun and (lost := self._sharing.lost) is not None:
             self._ending.finish(lost, self._mode.done, now_ns, failed=True, lost=True)
 

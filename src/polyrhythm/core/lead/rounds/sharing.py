@@ -157,6 +157,13 @@ class Sharing:
             self.ask()
 
     @property
+    def only_on_servers(self) -> bool:
+        """Whether the servers have the present version, and no member has it. *A slice that moved would
+        lose it: only sums move.*"""
+        shared = self._state.active and self._rounds.round > 0 and not self._rounds.unshared
+        return shared and not self._able()
+
+    @property
     def lost(self) -> Reason | None:
         """Why the job cannot go on: nobody has the present version any more. None: it can."""
         if not self._rounds.unshared or self._able():

@@ -1,0 +1,21 @@
+"""How large a payload may be that comes over the links of a job."""
+
+import pytest
+
+from polyrhythm.core.placement.slices import layout_of
+from polyrhythm.runtime.net.handshake import limits_for
+from polyrhythm.tensors.dtypes import held_dtype
+from polyrhythm.wire import messages as m
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_worker_may_share_the_parameters_of_the_largest_slice(dtype: str) -> None:
+    """Parameters of half precision are shared as float32."""
+    job = m.JobSpec(job="j", servers=2, optimizer_on="workers", slice_nbytes=128 * 1024)
+    division = m.Division(job.servers, job.slice_nbytes, 0)
+    tensor = m.TensorSpec("weight", (1_000_000,), dtype, 0, (1,))
+    spec = m.ModelSpec((tensor,), m.OptimizerSpec("SGD", ({"lr": 0.1},)), division=division)
+    layout = layout_of(spec, job)
+    itemsize = held_dtype(layout.spaces[0], job).itemsize
+    largest = max(slice_.length * itemsize for slice_ in layout.slices)
+    assert largest <= limits_for(job).payload_nbytes
