@@ -199,7 +199,7 @@ def slices(
         given = {"nbytes": nbytes, "workers": workers, "servers": servers, "link": link}
         print(json.dumps({**given, **found, "seconds": times}))
         return
-    print(f"alpha         {alpha:,.0f} bytes (the paper: {ALPHA:,.0f})")
+    print(f"alpha         a slice costs as much as {alpha:,.0f} bytes (in the paper: {ALPHA:,.0f})")
     if alpha > 0:
         print(f"best size     {best / 1024:,.0f} KiB by sqrt(M alpha / N)")
     else:

@@ -149,7 +149,8 @@ def _join(address: str | None, cpus: float) -> None:
 
 
 def _check_answers(address: str) -> None:
-    """Ray would wait for a minute, and then end this process."""
+    """Raise an error if no Ray cluster answers at this address. Without this check Ray would wait
+    for a minute, and then end this process."""
     if (fault := _control_fault(address)) is not None:
         raise PolyrhythmError(f"no Ray cluster answers at {address}: {fault}")
 

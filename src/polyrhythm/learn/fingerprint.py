@@ -63,7 +63,7 @@ class _Sketch:
         """For each column of floating-point numbers, its projections and scales."""
 
     def add_form(self, *parts: object) -> None:
-        """Add types, shapes, names and numbers of points."""
+        """Add parts of the data set's form: types, shapes, names, and the number of points."""
         self._known = True
         _update(self._form, parts)
 

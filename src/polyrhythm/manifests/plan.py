@@ -59,7 +59,7 @@ NOT_HERE: Mapping[str, str] = {
 """Options that no launcher can have, with the reason."""
 REFUSED: Mapping[str, str] = {
     **NOT_HERE,
-    "colocate": "the manifest starts servers by themselves",
+    "colocate": "under the manifest each server is a service of its own",
     "slow": "workers have other names there",
     "slow_at": "workers have other names there",
     "stall": "workers have other names there",

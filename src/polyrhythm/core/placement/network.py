@@ -138,7 +138,8 @@ class Network(msgspec.Struct, kw_only=True):
             self._host_of[process] = process
 
     def _unused(self, host: str) -> str:
-        """This name of a host, or the first one like it that no other host has."""
+        """This name, if no other host has it; otherwise the first name made from it that is
+        free."""
         taken = set(self._names.values())
         names = (host, *(f"{host}-{number}" for number in range(2, len(taken) + 3)))
         return next(name for name in names if name not in taken)

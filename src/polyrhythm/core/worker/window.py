@@ -76,7 +76,7 @@ class _Work(msgspec.Struct):
     why: NotFinite | None = None
     """Why the last left out step was left out."""
     gathered: float = 0.0
-    """The weight at the end of the last micro-batch."""
+    """The points that were used to compute gradients, up to the end of the last micro-batch."""
     ended_ns: int = 0
     """The computing time of this round at the end of the last micro-batch."""
     abandoned_ns: int = 0

@@ -170,7 +170,8 @@ class CommonData:
 class PlanState(msgspec.Struct):
     seed: int
     points: int = 0
-    """The number of points in the chunks that count; 0 until a member has announced a data set."""
+    """The number of points in the chunks that the passes include; 0 until a member has announced a
+    data set."""
     members: list[Holder] = []
     """The members among which the chunks were distributed."""
     chunks: list[Chunk] = []
@@ -324,7 +325,8 @@ class DataPlan:
 
     @property
     def points(self) -> int:
-        """The number of points in the chunks that count; 0 until a member has announced a data set."""
+        """The number of points in the chunks that the passes include; 0 until a member has announced
+        a data set."""
         return self._state.points
 
     @points.setter

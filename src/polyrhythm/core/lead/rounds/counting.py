@@ -125,9 +125,9 @@ class Counting:
         self._mode.end_if_idle(now_ns)
 
     def _skip(self, message: m.Abstained, member: Member, now_ns: int) -> bool:
-        """Leave out the contribution of a member, as it asks. The round goes on without it, but it
-        does not count as a worker without points, so the step of the round does not become smaller.
-        Returns False if the job ends."""
+        """Leave out the contribution of a member, because the member asks for that. The round goes
+        on without the contribution. The member does not count as a worker without points, so the
+        step of the round does not become smaller. Returns False if the job ends."""
         assert message.skipped is not None
         count, in_vain = self._progress.skip(message, self._commit(message))
         # The journal gets a line for the first, the tenth, the hundredth contribution that is left
