@@ -13,6 +13,8 @@ from benchmarks.network.hosts import Host, hosts
 from benchmarks.network.runs import Run, Setting, gloo, polyrhythm
 from benchmarks.network.shapes import nbytes_of
 from benchmarks.report import say
+from polyrhythm.core.placement.division import best_nbytes, fit_alpha
+from polyrhythm.core.values import parse_size
 
 FASTEST = 220.0
 """The paper's typical rate of a wide area network, in Mbit/s."""
@@ -206,6 +208,10 @@ def granularity(plan: Plan, sizes: Sequence[str] = ()) -> Result:
                     window = run.measure(plan.per_draw, LIMIT_S, skip=2)
                     told["sizes"][size][name] = window.told()
         say(f"slices of {size}: {_medians(told['sizes'][size])}")
+    speeds = {size: told["sizes"][size]["equal"]["rounds_per_s"] for size in sizes}
+    times = [(parse_size(size), 1 / speed) for size, speed in speeds.items()]
+    told["alpha"] = fit_alpha(times, plan.nodes)
+    told["best_nbytes"] = best_nbytes(nbytes_of(plan.model), plan.nodes, told["alpha"])
     return told
 
 
