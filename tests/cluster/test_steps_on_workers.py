@@ -43,7 +43,8 @@ ADAMW = "AdamW(model.parameters(), lr=0.02, weight_decay=0.1)"
 MOMENTUM = "SGD(model.parameters(), lr=0.05, momentum=0.9, nesterov=True, weight_decay=1e-3)"
 QUICK = "os.urandom(1)[0] / 255 * 0.003"
 SLOW = "0.002 if os.path.exists('hurry') else 0.04"
-WORKERS = ("--optimizer-on", "workers")
+WORKERS = ("--optimizer-on", "workers", "--link", "tcp")
+"""Over TCP, servers send sums before the fold is ordered."""
 
 
 def job_in(folder: Path, optimizer: str = ADAMW, pause: str = QUICK) -> Path:
@@ -175,3 +176,30 @@ def test_the_job_ends_with_the_last_worker_that_had_the_parameters(tmp_path: Pat
         assert command.wait(60) == 1
         assert "no worker is left that had the parameters of round" in command.stderr()
         assert "Traceback" not in command.stderr()
+
+
+@pytest.mark.parametrize("with_a_worker", [False, True], ids=["alone", "with-a-worker"])
+def test_a_server_dies_when_one_worker_has_its_sum_and_the_others_have_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, with_a_worker: bool
+) -> None:
+    """That worker drops the sum: the new primary adds up again what workers send it again. If a worker
+    dies too, the new sum lacks its part."""
+    crash_at = tmp_path / "crash-at"
+    monkeypatch.setenv("POLYRHYTHM_CRASH_AT", str(crash_at))
+    job = job_in(tmp_path, pause=SLOW)
+    flags = ("--workers", 3, "--servers", 3, "--replicas", 1, "--epochs", 12, *WORKERS)
+    with Command(job, *flags, cwd=tmp_path) as command:
+        command.await_round(3)
+        worker = command.workers()[2]
+        (tmp_path / "new").write_text("s1 sent early")
+        (tmp_path / "new").rename(crash_at)
+        wait_until(lambda: not crash_at.exists(), "s1 has sent a sum", pause_s=0.0005)
+        if with_a_worker:
+            os.kill(worker, signal.SIGKILL)
+        wait_until(lambda: command.journal("rerouted"), "replicas take over")
+        (tmp_path / "hurry").touch()
+        worker_failed = 3 if with_a_worker else 0
+        assert command.wait(90) == worker_failed, command.stderr()
+        (lost,) = command.journal("server-lost")
+        assert lost["server"] == 1
+    assert_all_workers_agree(tmp_path, 2 if with_a_worker else 3)

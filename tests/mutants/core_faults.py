@@ -7,6 +7,41 @@ STORM = "tests/sim/test_server_ledger.py::test_the_books_balance_though_servers_
 
 CORE: tuple[Mutant, ...] = (
     mutant(
+        "sum-of-a-lost-server-is-kept",
+        "A worker makes a step with a sum that a server has sent before the fold, and that died.",
+        "core:Assembly.drop_early",
+        "routes[slice_].primary == self.routes[slice_].primary",
+        "True",
+        "tests/core/worker/test_early_sums.py::test_sums_of_a_lost_server_are_dropped",
+    ),
+    mutant(
+        "sum-comes-after-its-primary",
+        "A worker takes a sum from a server that is not the primary of its slice any more.",
+        "core:Assembly.land_early",
+        "self.routes[slice_].since > routing",
+        "False",
+        "tests/core/worker/test_early_sums.py"
+        "::test_a_sum_that_comes_after_the_new_routes_is_dropped",
+    ),
+    mutant(
+        "sum-without-a-member",
+        "A server sends a sum before the fold that lacks the contribution of a member.",
+        "core:RoundsSlice.has_all",
+        "row[0] != incarnation or row == folded.get(worker)",
+        "row[0] != incarnation",
+        "tests/core/server/test_early_sums.py"
+        "::test_a_sum_is_complete_when_every_member_of_the_view_is_in_it",
+    ),
+    mutant(
+        "newcomer-makes-a-step-without-the-version-before",
+        "A worker that joins gets the sum of a round instead of parameters and state.",
+        "core:Sharing.lacks",
+        "key in state.newcomers or key not in state.before | state.released",
+        "False",
+        "tests/sim/test_steps_on_workers.py"
+        "::test_the_same_points_are_visited_as_with_the_optimizer_on_servers",
+    ),
+    mutant(
         "no-dedupe",
         "A contribution that is sent again is added again.",
         "core:HeldSlices.judge",

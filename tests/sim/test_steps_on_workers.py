@@ -2,6 +2,8 @@
 moves, and the servers get the parameters from a worker when they need them."""
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.sim.staged_run import Run
 
@@ -23,7 +25,7 @@ heartbeat = "50ms"
 {more}
 [link]
 delay = "200us"
-bandwidth = "1GB"
+bandwidth = "{bandwidth}"
 [[workers]]
 count = 4
 step = "10ms"
@@ -38,15 +40,59 @@ def run(
     replicas: int = 0,
     more: str = "",
     seed: int = 0,
+    bandwidth: str = "1GB",
 ) -> Run:
     """`events`: what happens, at which millisecond, and to which process: a server if the number is at
     least 100."""
-    text = JOB.format(where=where, replicas=replicas, more=more)
+    text = JOB.format(where=where, replicas=replicas, more=more, bandwidth=bandwidth)
     for what, at, number in events:
         who, named = ("server", number - 100) if number >= 100 else ("worker", number)
         value = str(named) if who == "server" else f'"worker-{named}"'
         text += EVENT.format(at=at, what=what, who=who, number=value)
     return Run(text, seed=seed)
+
+
+def assert_equal_steps(done: Run) -> int:
+    """Every worker has made each version from the same sums. Returns how many versions were made by
+    several workers."""
+    found: dict[int, list[dict[int, frozenset[tuple[int, int, int]]]]] = {}
+    for process in done.simulation.workers.values():
+        for version, sums in process.applied.items():
+            made = {s: frozenset(cargo) for s, (of, cargo) in sums.items() if of == version}
+            # a worker that has just joined has read this version whole, and not made it
+            if made and len(made) == len(sums):
+                found.setdefault(version, []).append(made)
+    for version, made in found.items():
+        assert all(each == made[0] for each in made), f"version {version} differs"
+    return sum(len(made) > 1 for made in found.values())
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_sums_are_sent_before_the_fold(seed: int) -> None:
+    """With the optimizer on servers, rounds are longer, because no slice is sent while another one is
+    on its way."""
+    there, here = run(where="servers", seed=seed), run(seed=seed)
+    assert assert_equal_steps(here) >= 20
+    assert here.lines("ended")[0]["at_s"] < there.lines("ended")[0]["at_s"]
+
+
+@settings(max_examples=10, deadline=None)
+@given(
+    at=st.integers(50, 500),
+    later=st.integers(0, 12),
+    server=st.sampled_from([101, 102]),
+    worker=st.integers(0, 3),
+    seed=st.integers(0, 1000),
+)
+def test_whoever_dies_while_slices_are_pushed_all_workers_make_the_same_steps(
+    at: int, later: int, server: int, worker: int, seed: int
+) -> None:
+    """A server that dies may have sent a sum to some workers and not to others. A worker that dies
+    before it has sent its slices again is not in the new sum."""
+    events = [("crash", at, server), ("crash", at + later, worker)]
+    done = run(*events, replicas=1, seed=seed, bandwidth="100MB")
+    assert done.end.reason.code == "goal" and done.lines("saved")
+    assert assert_equal_steps(done) >= 10
 
 
 def test_the_same_points_are_visited_as_with_the_optimizer_on_servers() -> None:

@@ -132,7 +132,7 @@ def messages() -> list[m.Message]:
         m.Progressed(**IDENTITY, progress=m.Progress(1000, 300, 0.5, 12.5), rank=2),
         m.Acknowledged(**IDENTITY),
         m.Pull(**IDENTITY, whole=True),
-        m.Parameters(**IDENTITY, slot=2, holds=(3, 4), steps=(m.SliceStep(2.0),)),
+        m.Parameters(**IDENTITY, slot=2, holds=(3, 4), steps=(m.SliceStep(2.0),), early=True),
         m.Pulled(**IDENTITY),
         m.Introduced(**IDENTITY),
         m.Dismissed(**IDENTITY),

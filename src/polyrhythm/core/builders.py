@@ -81,6 +81,29 @@ def landed(message: m.Parameters) -> ev.Landed:
         message.routing,
         message.holds,
         message.incarnation,
+        message.early,
+    )
+
+
+def early_sum(
+    worker: int,
+    incarnation: int,
+    server: int,
+    slice_: int,
+    round_: int,
+    routing: int,
+    step: m.SliceStep,
+) -> m.Parameters:
+    """The message with the sum of a slice that is sent before the fold of `round_` is ordered."""
+    return m.Parameters(
+        routing=routing,
+        worker=worker,
+        incarnation=incarnation,
+        round=round_,
+        slice=slice_,
+        server=server,
+        steps=(step,),
+        early=True,
     )
 
 

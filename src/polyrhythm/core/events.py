@@ -368,6 +368,8 @@ class Landed(Event, frozen=True):
     """If routes can change: the slices that the server sent, when `slice` is EVERY_SLICE."""
     incarnation: int = 0
     """The incarnation of the worker that the slice was sent to; 0 if unknown."""
+    early: bool = False
+    """See `Parameters.early`. `routing` is then the epoch whose routes the server followed."""
 
 
 class Skipped(Event, frozen=True):

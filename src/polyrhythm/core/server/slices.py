@@ -192,6 +192,18 @@ class RoundsSlice(HeldSlice):
         self._folded = _limited(self.rows, last)
         self.make_step(round_)
 
+    def has_all(self, members: Mapping[int, int]) -> bool:
+        """Whether every member has added a contribution since the last fold. `members`: per worker,
+        its incarnation."""
+        folded, rows = self._folded, self.rows
+        if folded is None or not members:
+            return False
+        for worker, incarnation in members.items():
+            row = rows.get(worker, _NO_ROW)
+            if row[0] != incarnation or row == folded.get(worker):
+                return False
+        return True
+
     @property
     def folded_rows(self) -> tuple[Row, ...]:
         return _as_tuple(self.rows if self._folded is None else self._folded)
@@ -589,6 +601,15 @@ class RoundsSlices(HeldSlices[RoundsSlice]):
         for slice_ in behind:
             self._held[slice_].fold(round_, last)
         return behind
+
+    def is_summed(self, slice_: int) -> bool:
+        """With `--optimizer-on workers`: whether the sum of a slice may be sent before the lead orders
+        the fold. *It may when every member has added its contribution of the open round: nothing can
+        be added to it any more, because a member contributes once to a round, and new members are
+        named by a fold.* A member that dies afterwards is in this slice and perhaps not in others, as
+        always; every worker gets the same sum of each slice."""
+        held = self._held[slice_]
+        return held.is_primary and held.has_all(self._members)
 
     @property
     def torn(self) -> int:

@@ -101,6 +101,8 @@ class Entry:
             self._follow_first(message, now_ns)
             return
         mode, missing = state.mode, self._missing(message.routes)
+        if missing is Missing.VERSIONS:
+            mode.landing.drop_early(message.routes)
         mode.landing.reroute(message.routes)
         self._training.share_if_ready()
         state.joining.seed(message)

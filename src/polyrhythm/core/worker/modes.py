@@ -65,9 +65,11 @@ class WorkerRoundsMode(Pulls):
     def resume(self, keep: int | None = None) -> None:
         if self.must_pull:
             self._pulling.clear()
-        if self._steps and not self._whole and self.landing.version > self.resumed + 1:
+        gap = self.resumed == NOTHING or self.landing.version > self.resumed + 1
+        if self._steps and not self._whole and gap:
             raise InvariantBroken("the worker would make a step without the version before it")
         self._whole = False
+        self.landing.settle()
         super().resume(keep)
 
     # -- events of the worker; a method returns True if the worker may now be able to go on ----

@@ -32,7 +32,7 @@ class Assembly:
     """Which version of each slice is in the worker's parameters. Without rounds the version of a slice
     is the ticket of the pull that the slice answers."""
 
-    __slots__ = ("_counts", "_versions", "newest", "routes", "slices", "version", "whole")
+    __slots__ = ("_counts", "_early", "_versions", "newest", "routes", "slices", "version", "whole")
 
     def __init__(self, routes: tuple[Route, ...] = ()) -> None:
         self.routes = routes
@@ -47,6 +47,9 @@ class Assembly:
         self.newest = NOTHING
         self.whole = True
         """Whether all slices are of one version."""
+        self._early: dict[int, int] = {}
+        """With `--optimizer-on workers`: the slices whose sum has come before the fold was ordered, with
+        the version of the slice before that."""
 
     def leads_elsewhere(self, routes: tuple[Route, ...]) -> bool:
         """Whether some slice has another primary in these routes."""
@@ -58,8 +61,35 @@ class Assembly:
         self.routes = routes
         self.slices = _by_primary(routes)
 
+    def land_early(self, server: int, slice_: int, version: int, routing: int) -> None:
+        """A sum has come before the fold was ordered. *It is dropped if its slice has another primary
+        since, because that primary adds up again what workers send it again.*"""
+        if not 0 <= slice_ < len(self.routes) or self.routes[slice_].since > routing:
+            return
+        before = self.version if self.whole else self._versions[slice_]
+        self.land(server, slice_, version)
+        self._early[slice_] = before
+
+    def drop_early(self, routes: tuple[Route, ...]) -> None:
+        """Routes change because a server is lost: drop the sums that came early from a server that is
+        not the primary of their slice any more. *The former primary may have sent them to some workers
+        only, and nobody else has them.*"""
+        early, self._early = self._early, {}
+        for slice_, before in early.items():
+            if routes[slice_].primary == self.routes[slice_].primary:
+                self._early[slice_] = before
+            else:
+                self.land(self.routes[slice_].primary, slice_, before)
+
+    def settle(self) -> None:
+        """The version was released: its sums are final, however they came."""
+        self._early.clear()
+
     def land(self, server: int, slice_: int, version: int, holds: tuple[int, ...] = ()) -> None:
         every = holds or self.slices[server] if slice_ == EVERY_SLICE else (slice_,)
+        if self._early:
+            for number in every:
+                self._early.pop(number, None)
         landed, total = len(every), len(self.routes)
         if landed == total:
             self.version = self.newest = version

@@ -214,8 +214,11 @@ class Training:
         if not state.joining.routed or (incarnation and incarnation != state.outbox.incarnation):
             return  # the slice was sent to an earlier incarnation of this worker
         mode, server = state.mode, event.server
-        mode.landing.land(server, event.slice, event.round, event.holds)
-        self.acknowledge(server, event.sequence, event.routing, now_ns)
+        if event.early:
+            mode.landing.land_early(server, event.slice, event.round, event.routing)
+        else:
+            mode.landing.land(server, event.slice, event.round, event.holds)
+            self.acknowledge(server, event.sequence, event.routing, now_ns)
         if state.phase is Phase.RESTING:
             mode.landed_while_resting()
         if mode.landing.whole or mode.must_pull:

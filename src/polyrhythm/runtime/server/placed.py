@@ -5,9 +5,9 @@ from collections.abc import Callable, Sequence
 
 from polyrhythm.core import effects as fx
 from polyrhythm.core.machine import Event
-from polyrhythm.core.names import server_number
+from polyrhythm.core.names import server_number, worker_name
 from polyrhythm.errors import LinkError
-from polyrhythm.io.link import Payload, Sendable
+from polyrhythm.io.link import Link, Payload, Sendable
 from polyrhythm.io.segments import Segment
 from polyrhythm.runtime.net.peers import Peers
 from polyrhythm.runtime.server.slice_store import (
@@ -60,7 +60,15 @@ class PlacedSlices:
             tell=self._tell,
             put=self._put,
         )
+        if isinstance(self.store, SummedSliceStore):
+            self.store.link_over_bytes = self._link_over_bytes
         return self.store
+
+    def _link_over_bytes(self, worker: int, incarnation: int) -> Link | None:
+        link = self._peers.get(worker_name(worker))
+        if link is None or link.incarnation != incarnation or link.kind.has_payload_references:
+            return None
+        return link
 
     def reroute(self, effect: fx.Reroute) -> SliceStore:
         store = self.placed()

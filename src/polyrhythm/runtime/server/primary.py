@@ -59,6 +59,9 @@ class PrimarySlice:
     before the first fold."""
     step: SliceStep = _NO_STEP
     """The step that workers make with this sum."""
+    early: tuple[int, SliceStep, frozenset[tuple[int, int]]] = (0, _NO_STEP, frozenset())
+    """The last round in which the sum was sent before the fold was ordered, its step, and the workers,
+    with their incarnations, to which it was sent."""
 
     @property
     def nbytes(self) -> int:
@@ -382,6 +385,10 @@ class RoundsPrimary(Primary):
     def add_kept(self, order: Mapping[int, int]) -> None:
         """Add the contributions that a deterministic job has kept, in this order of the workers."""
         for part in self._parts.values():
+            self.add_kept_of(part, order)
+
+    def add_kept_of(self, part: PrimarySlice, order: Mapping[int, int]) -> None:
+        if part.kept:
             part.kept.sort(key=lambda each: (order.get(each[1].worker, -1), each[1].sequence))
             for incoming, message in part.kept:
                 self.add(part, incoming, message)
@@ -624,6 +631,17 @@ class SummedPrimary(RoundsPrimary):
     def steps_of(self, slices: Sequence[int]) -> tuple[SliceStep, ...]:
         steps = tuple(self._parts[slice_].step for slice_ in slices)
         return steps[:1] if len(set(steps)) == 1 else steps
+
+    def early_sum(self, slice_: int) -> Piece:
+        """A copy of the sum of a slice whose fold is not ordered yet, as it is sent."""
+        part = self._parts[slice_]
+        total = part.held.aggregate.to(part.wire)
+        return piece_for_many(memoryview(bytes(total.view(torch.uint8).numpy())))
+
+    def has_early(self, slice_: int, round_: int, reader: tuple[int, int]) -> bool:
+        """Whether the sum of this round was sent to this worker before the fold was ordered."""
+        early, _, readers = self._parts[slice_].early
+        return early == round_ and reader in readers
 
     def adopt(self, slice_: int, state: SliceState) -> None:
         """Take the parameters and the state of a slice that a worker has shared."""

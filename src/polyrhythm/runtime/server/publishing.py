@@ -120,6 +120,14 @@ class Publishing:
             news = store.news_for(effect.worker, effect.incarnation)
         pieces = [primary.slots.at(slot).pieces[index] for index, slot in enumerate(slots)]
         sent = list(zip(primary.ids, slots, pieces, strict=True))
+        if isinstance(store, SummedSliceStore):
+            early = self._sent_early(store, effect, round_)
+            sent = [each for each in sent if each[0] not in early]
+            if early:
+                self._acknowledge(link, effect)
+            if not sent:
+                self._driver.put(self._name, ev.Sent((effect.worker,), round_))
+                return
         first = self._first_for(effect.worker, len(sent))
         sent = sent[first:] + sent[:first]
         for slice_, slot, piece in sent:
@@ -135,6 +143,25 @@ class Publishing:
             done = self._sent_event(effect.worker, round_) if last else None
             link.send(message, payload, flush=crashpoint.ON, done=done)
             crashpoint.reach(self._name, "sent", message)
+
+    def _sent_early(
+        self, store: SummedSliceStore, effect: fx.Publish | fx.PublishLatest, round_: int
+    ) -> set[int]:
+        """The slices whose sums this reader was sent before the fold."""
+        reader, primary = (effect.worker, effect.incarnation), store.primary
+        return {slice_ for slice_ in primary.ids if primary.has_early(slice_, round_, reader)}
+
+    def _acknowledge(self, link: Link, effect: fx.Publish | fx.PublishLatest) -> None:
+        """Acknowledge what slices of a version would acknowledge that are not sent."""
+        message = m.Acknowledged(
+            view=effect.view,
+            routing=effect.routing,
+            server=self._server,
+            worker=effect.worker,
+            incarnation=effect.incarnation,
+            sequence=effect.sequence,
+        )
+        link.send(message, flush=crashpoint.ON)
 
     def _first_for(self, worker: int, slices: int) -> int:
         """The index of the slice that this reader gets first. Each reader begins at a different

@@ -11,24 +11,28 @@ this order: slices by number, the fold lock, the lock of the rules.
 
 import math
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 import torch
 
+from polyrhythm.core import builders
 from polyrhythm.core.effects import Build
 from polyrhythm.core.events import Contributed, Repeated, Rerouted, SliceSeeded, StateHeld
 from polyrhythm.core.kinds import keeps_rows, sums_only
 from polyrhythm.core.machine import Event
+from polyrhythm.core.names import server_name
 from polyrhythm.core.placement.slices import BUFFERS, Slice, layout_of
 from polyrhythm.core.server.slices import OnArrivalSlices, RoundsSlices, Verdict, refusal_of
 from polyrhythm.core.server.stepping import Stepping
 from polyrhythm.core.sync.registry import traits_of
 from polyrhythm.core.values import name_order
 from polyrhythm.errors import InvariantBroken, LinkError, NotFinite
+from polyrhythm.io.link import Link
 from polyrhythm.io.segments import Segment
+from polyrhythm.runtime import crashpoint
 from polyrhythm.runtime.server.primary import (
     OnArrivalPrimary,
     Primary,
@@ -87,6 +91,7 @@ class SliceStore:
         """`build`: the slices that the lead has placed on this server. `tell` sends a step or a state
         to another server. `put` is called with every event, under the lock of the rules."""
         spec = build.spec
+        self._server = server
         self._job = job
         self._layout = layout_of(spec, job)
         self._put = put
@@ -386,6 +391,49 @@ class SummedSliceStore(RoundsSliceStore):
     _replicas_type = SummedReplicas
     _arriving: Mapping[tuple[int, int, int], _Arriving] = {}
     """What workers are sharing, by worker, incarnation and version."""
+    link_over_bytes: Callable[[int, int], Link | None] = staticmethod(lambda worker, of: None)
+    """The link to a worker of this incarnation, if it carries bytes and not references."""
+
+    def _enter(
+        self, part: PrimarySlice, incoming: Incoming, message: Contribution, data: memoryview
+    ) -> Contributed | None:
+        event = super()._enter(part, incoming, message, data)
+        if part.held.slice.group != BUFFERS:
+            self._send_early(part)
+        return event
+
+    def _send_early(self, part: PrimarySlice) -> None:
+        """Send the sum of a slice to the workers as soon as every member has contributed to it, while
+        other slices are still on their way. Over links that carry references nothing is on its
+        way."""
+        slice_, primary = part.held.slice.id, self.primary
+        with self._rules_lock:
+            round_, routing = self.rules.round, self.rules.routing
+            if part.early[0] == round_ or not self.rules.is_summed(slice_):
+                return
+            found = [
+                ((row.worker, row.incarnation), self.link_over_bytes(row.worker, row.incarnation))
+                for row in self.rules.members
+            ]
+        links = {reader: link for reader, link in found if link is not None}
+        if not links:
+            return
+        primary.add_kept_of(part, self._order)
+        primary.settle(part.held, forwarded=False)
+        step = self._stepping.step(part.held.weight, part.held.rate, part.held.clock)
+        part.early = (round_, step, frozenset(links))
+        piece = primary.early_sum(slice_)
+        for reader, link in links.items():
+            sent = (*reader, self._server, slice_, round_, routing, step)
+            link.send(builders.early_sum(*sent), (piece,))
+            crashpoint.reach_step(server_name(self._server), "sent", "early")
+
+    def _step_of(self, held: Held, share: float, *, forwarded: bool) -> SliceStep:
+        """The step of a sum that was sent already stays as it was sent."""
+        round_, step, _ = self.primary.part(held.slice.id).early
+        if round_ == self.rules.round - 1 and held.slice.group != BUFFERS:
+            return step
+        return super()._step_of(held, share, forwarded=forwarded)
 
     @property
     def _summed(self) -> list[int]:

@@ -39,6 +39,7 @@ class Landing:
         self._kept: list[tuple[m.Parameters, memoryview | None]] = []
         self._keeping = threading.Lock()
         self._slices_of: dict[int, tuple[int, ...]] = {}
+        self._primary: dict[int, int] = {}
         self._packed: dict[tuple[int, ...], list[tuple[Slice, int, int]]] = {}
         """Per set of slices that a server sends in one piece of memory: each slice with its offset and
         size in this piece."""
@@ -53,10 +54,11 @@ class Landing:
     def follow(self, routes: Sequence[m.Route]) -> None:
         """Apply new routes: each server sends the slices of which it is the primary."""
         assert self._layout is not None
-        self._slices_of = {}
-        for slice_ in self._layout.slices:
-            server = routes[slice_.id].primary
-            self._slices_of[server] = (*self._slices_of.get(server, ()), slice_.id)
+        with self._keeping:
+            self._slices_of = {}
+            self._primary = {slice_.id: routes[slice_.id].primary for slice_ in self._layout.slices}
+            for slice_, server in self._primary.items():
+                self._slices_of[server] = (*self._slices_of.get(server, ()), slice_)
 
     def expect(self, effect: fx.Expect) -> None:
         with self._keeping:
@@ -76,7 +78,7 @@ class Landing:
         expected and has the right size; otherwise None."""
         if not isinstance(message, m.Parameters) or not self._is_expected(message):
             return None
-        if message.parts is not None:
+        if message.parts is not None or message.early:
             return None
         if self._model is None or self._layout is None:
             return None
@@ -112,6 +114,8 @@ class Landing:
             return
         if placed:
             self._landed(message)
+        elif message.early:
+            self._land_early(message, payload.view())
         else:
             self._land(message, payload.view())
         payload.done()
@@ -132,6 +136,13 @@ class Landing:
         else:
             self._model.land(self._layout.slices[message.slice], view)
         self._landed(message)
+
+    def _land_early(self, message: m.Parameters, view: memoryview) -> None:
+        """Copy a sum that came before the fold was ordered, unless its slice has another primary since:
+        that primary's sum may be here already."""
+        with self._keeping:
+            if self._primary.get(message.slice) == message.server:
+                self._land(message, view)
 
     def _landed(self, message: m.Parameters) -> None:
         if self._own is not None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
+from polyrhythm.core.kinds import sums_only
 from polyrhythm.core.lead.machine import LeadMachine
 from polyrhythm.core.lead.pacemaker import PACEMAKER, Pacemaker
 from polyrhythm.core.liveness import HeardThrottle
@@ -55,6 +56,7 @@ class ServerProcess(Process):
         "_objective",
         "_placed",
         "_server",
+        "_sums_only",
         "address",
         "checkpoints",
         "links",
@@ -103,6 +105,7 @@ class ServerProcess(Process):
         self._kept_nbytes = world.table.kept
         self._server = server
         self._job = job
+        self._sums_only = sums_only(job)
         self._journal = journal
         self._leads = journal is not None
         self._objective = world.objective
@@ -276,6 +279,8 @@ class ServerProcess(Process):
 
     def _add(self, message: m.Contribution) -> None:
         event = self.slices.add(message)
+        if self._sums_only:
+            self.publishing.send_early(message.slice)
         if event is not None:
             self._queue.append((self._me, event))
 

@@ -4,6 +4,8 @@ while it is being sent."""
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
+import msgspec
+
 from polyrhythm.core import builders
 from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
@@ -12,7 +14,9 @@ from polyrhythm.errors import InvariantBroken
 from polyrhythm.sim.model.link import Channel
 from polyrhythm.sim.process import Process
 from polyrhythm.sim.server.links import SimServerLinks
-from polyrhythm.sim.server.slice_store import Place, SimSliceStore
+from polyrhythm.sim.server.slice_store import CarriedSum, Place, SimSliceStore
+from polyrhythm.wire import messages as m
+from polyrhythm.wire.messages import SliceStep
 
 _Slots: TypeAlias = tuple[int, ...]
 _Read: TypeAlias = tuple[list[Place], list[Any]]
@@ -54,17 +58,57 @@ class SimPublishing:
         if channel is None:  # the worker is gone: end its lease as if it had read the version
             self._process.put(self._name, ev.Sent((effect.worker,), effect.round))
             return
-        memory, round_, slot = self._placed(), effect.round, effect.slot
+        memory, round_, slot, early = self._placed(), effect.round, effect.slot, False
         left_ns: int | None = self._process.clock.now_ns
         for slice_, nbytes in memory.slices.items():
             if effect.whole:
                 given = builders.given_state(effect, self._server, slice_)
                 left_ns = channel.send(given, memory.state_nbytes.get(slice_, nbytes))
-            else:
+            elif not memory.has_early(slice_, round_, (effect.worker, effect.incarnation)):
                 message = builders.parameters(effect, self._server, round_, slice_, slot)
-                left_ns = channel.send(message, nbytes)
+                left_ns = channel.send(self._carry(message), nbytes)
+            else:
+                early = True
+        if early:
+            acknowledged = m.Acknowledged(
+                view=effect.view,
+                routing=effect.routing,
+                server=self._server,
+                worker=effect.worker,
+                incarnation=effect.incarnation,
+                sequence=effect.sequence,
+            )
+            channel.send(acknowledged)
         slots = (slot,) * len(memory.slices) if self._process.check else ()
         self._leave(channel, effect.worker, left_ns, round_, memory, slots)
+
+    def _carry(self, message: m.Parameters) -> m.Parameters:
+        """The message with the contributions in the sum, if that is checked."""
+        memory = self._placed()
+        if not (self._process.check and memory.state_nbytes):
+            return message
+        cargo = memory.sums.get(message.slice, ())
+        return CarriedSum(**msgspec.structs.asdict(message), cargo=cargo)
+
+    def send_early(self, slice_: int) -> None:
+        """With `--optimizer-on workers`: send the sum of a slice to which every member has
+        contributed."""
+        memory = self._placed()
+        if memory.slices.get(slice_) is None or not memory.is_summed(slice_):
+            return
+        links, readers = self._links.table.links, {}
+        for row in memory.rules.members:
+            channel = links.get(worker_name(row.worker))
+            if channel is not None and channel.incarnation == row.incarnation:
+                readers[row.worker, row.incarnation] = channel.back
+        cargo = memory.sum_early(slice_, frozenset(readers))
+        round_, routing = memory.rules.round, memory.rules.routing
+        for reader, back in readers.items():
+            place = (self._server, slice_, round_, routing)
+            message = builders.early_sum(*reader, *place, SliceStep(1.0))
+            if self._process.check:
+                message = CarriedSum(**msgspec.structs.asdict(message), cargo=cargo)
+            back.send(message, memory.slices[slice_])
 
     def publish_latest(self, effect: fx.PublishLatest) -> None:
         channel = self._reader(effect)

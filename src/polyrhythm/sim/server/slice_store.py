@@ -34,6 +34,7 @@ from polyrhythm.wire.messages import (
     Copy,
     Fetch,
     MemberSpec,
+    Parameters,
     Route,
     Row,
     Seed,
@@ -62,6 +63,14 @@ class CarriedState(State, frozen=True, kw_only=True):
 
     cargo: tuple[Given, ...] = ()
     total: float = 0.0
+    sum: tuple[Given, ...] = ()
+
+
+class CarriedSum(Parameters, frozen=True, kw_only=True):
+    """The `Parameters` of `--optimizer-on workers` with the contributions in the sum (if recorded) in
+    place of its payload."""
+
+    cargo: tuple[Given, ...] = ()
 
 
 class SimSliceStore:
@@ -106,6 +115,12 @@ class SimSliceStore:
         self.state_nbytes: Mapping[int, int] = {}
         """With `--optimizer-on workers`: the bytes of the parameters and the state of each slice."""
         self._shared: set[int] = set()
+        self.sums: dict[int, tuple[Given, ...]] = {}
+        """Per slice, the contributions in the present version that were not in the version before (if
+        recorded)."""
+        self._early: dict[int, tuple[int, frozenset[tuple[int, int]]]] = {}
+        """Per slice, the last round whose sum was sent before the fold was ordered, and the workers to
+        which it was sent, with their incarnations."""
         self._open_slots()
         self._hold()
 
@@ -117,6 +132,22 @@ class SimSliceStore:
             return None
         whole, self._shared = self._shared >= self.slices.keys(), set()
         return StateHeld(message.round, message.routing) if whole else None
+
+    def is_summed(self, slice_: int) -> bool:
+        """Whether the sum of a slice can be sent before the fold is ordered, and was not sent yet."""
+        rules = self.rules
+        assert isinstance(rules, RoundsSlices)
+        return self._early.get(slice_, (0,))[0] != rules.round and rules.is_summed(slice_)
+
+    def sum_early(self, slice_: int, readers: frozenset[tuple[int, int]]) -> tuple[Given, ...]:
+        """Note that the sum of a slice is sent to these workers. Returns the contributions in it."""
+        self._early[slice_] = (self.rules.round, readers)
+        return tuple(self._added[slice_])
+
+    def has_early(self, slice_: int, round_: int, reader: tuple[int, int]) -> bool:
+        """Whether the sum of this round was sent to this worker before the fold was ordered."""
+        early, readers = self._early.get(slice_, (0, frozenset[tuple[int, int]]()))
+        return early == round_ and reader in readers
 
     def _hold(self) -> None:
         """Hold the slices that the rules name now."""
@@ -199,6 +230,7 @@ class SimSliceStore:
         if not self._keep:
             return
         contents, added = self.contents[slice_], self._added[slice_]
+        self.sums[slice_] = tuple(added)
         contents.update(added)
         for given in added:
             if contents[given] > 1:
@@ -271,6 +303,7 @@ class SimSliceStore:
             **msgspec.structs.asdict(head),
             cargo=tuple(self.contents[head.slice]),
             total=self.weights[head.slice],
+            sum=self.sums.get(head.slice, ()),
         )
 
     def adopt(self, message: CarriedState) -> StateAdopted | None:
@@ -285,6 +318,7 @@ class SimSliceStore:
         slice_ = message.slice
         self.contents[slice_] = Counter(message.cargo)
         self.weights[slice_] = message.total
+        self.sums[slice_] = message.sum
         self._added[slice_] = []
         self._write(slice_, _REPLICA_SLOT)
 

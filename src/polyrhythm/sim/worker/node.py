@@ -28,6 +28,7 @@ from polyrhythm.sim.model.sizes import quantised_sizes, slice_sizes, state_sizes
 from polyrhythm.sim.model.statistics import carry
 from polyrhythm.sim.process import Hosted, Process
 from polyrhythm.sim.scenario import WorkerSpec
+from polyrhythm.sim.server.slice_store import CarriedSum, Given
 from polyrhythm.sim.worker.deliveries import SimDeliveries
 from polyrhythm.sim.worker.loop import Loop, UserCode
 from polyrhythm.sim.world import World
@@ -58,6 +59,9 @@ class WorkerProcess(Process):
         "_nbytes",
         "_outbox",
         "_quantised",
+        "_routes",
+        "_sums",
+        "applied",
         "failure",
         "loop",
         "machine",
@@ -99,6 +103,12 @@ class WorkerProcess(Process):
         self._nbytes: dict[int, int] = {}
         self._quantised: dict[int, int] = {}
         """The slices that are quantised in contributions, with their sizes."""
+        self._routes: tuple[m.Route, ...] = ()
+        self._sums: dict[int, tuple[int, tuple[Given, ...]]] = {}
+        """If that is checked: per slice, the version of the last sum that has come, and the
+        contributions in it."""
+        self.applied: dict[int, dict[int, tuple[int, tuple[Given, ...]]]] = {}
+        """Per version, the sums from which this worker has made it."""
         self._dial = dial
         self._links: LinkTable[Channel] = LinkTable()
         """The channels by which this worker receives."""
@@ -227,7 +237,7 @@ class WorkerProcess(Process):
             self.put(_ME, _LEAD_HEARD)
         for message in batch:
             kind = type(message)
-            if kind is m.Parameters:
+            if kind is m.Parameters or kind is CarriedSum:
                 self._take_slice(channel, message, now_ns)  # type: ignore[arg-type]
             elif kind is m.Given:
                 if self._expected is not None:
@@ -244,6 +254,10 @@ class WorkerProcess(Process):
         if self._expected is None or message.round < self._expected:
             self.put(_ME, builders.skipped(message))
             return
+        if message.early and self._routes[message.slice].primary != message.server:
+            return  # the slice has another primary since
+        if type(message) is CarriedSum:
+            self._sums[message.slice] = (message.round, message.cargo)
         first_byte_ns = channel.first_byte_ns or (
             now_ns - int(self._nbytes[message.slice] * channel.ns_per_byte)
         )
@@ -369,6 +383,8 @@ class WorkerProcess(Process):
         channel = self._to(server_name(effect.server))
         if channel is None:
             return  # the link has ended: the lead will say whether the server is lost
+        if self._sums:
+            self.applied.setdefault(effect.round - 1, dict(self._sums))
         outbox, loop, quantised = self._outbox, self.loop, self._quantised
         worker, incarnation, rate = outbox.worker, outbox.incarnation, effect.rates[0]
         difference = loop.differences.get(effect.buffer) if loop.differences else None
@@ -416,7 +432,8 @@ class WorkerProcess(Process):
         self.send(fx.Send(LEAD, effect.message))
 
     def prepare_buffers(self, effect: fx.PrepareBuffers) -> None:
-        """Do nothing: no bytes are sent, so there are no buffers."""
+        """Note the routes. No bytes are sent, so there are no buffers."""
+        self._routes = effect.routes
 
     def end(self, effect: fx.End) -> None:
         self._close()

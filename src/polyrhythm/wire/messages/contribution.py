@@ -221,6 +221,9 @@ class Parameters(Message, frozen=True, kw_only=True):
     """With `--optimizer-on workers`: the payload is the sum of the gradients, and this is the step
     that the reader makes with it. One for each slice in the payload; a single one holds for all of
     them."""
+    early: bool = False
+    """Whether the sum is sent before the fold is ordered, because every member has contributed to this
+    slice. *The reader drops it if the server is lost before the release.*"""
 
 
 class Pulled(Message, frozen=True, kw_only=True):

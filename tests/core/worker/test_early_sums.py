@@ -1,0 +1,103 @@
+"""`--optimizer-on workers`: which sums a worker keeps that servers have sent before the fold was
+ordered."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from polyrhythm.core.worker.pulls import Assembly
+from polyrhythm.wire.messages import Route
+
+BEFORE = tuple(Route(server, since=1) for server in (0, 1, 0, 1))
+AFTER = tuple(Route(0, since=2 if route.primary == 1 else 1) for route in BEFORE)
+"""Server 1 is lost, and server 0 takes over."""
+
+
+def landed(version: int) -> Assembly:
+    assembly = Assembly(BEFORE)
+    for slice_, route in enumerate(BEFORE):
+        assembly.land(route.primary, slice_, version)
+    return assembly
+
+
+def follow(assembly: Assembly) -> None:
+    assembly.drop_early(AFTER)
+    assembly.reroute(AFTER)
+
+
+def test_sums_of_a_lost_server_are_dropped() -> None:
+    assembly = landed(4)
+    for slice_, route in enumerate(BEFORE):
+        assembly.land_early(route.primary, slice_, 5, routing=1)
+    assert assembly.whole and assembly.version == 5
+    follow(assembly)
+    assert not assembly.whole and assembly.version == 4 and assembly.newest == 5
+    for slice_ in (1, 3):
+        assembly.land_early(0, slice_, 5, routing=2)
+    assert assembly.whole and assembly.version == 5
+
+
+def test_a_sum_that_comes_after_the_new_routes_is_dropped() -> None:
+    assembly = landed(4)
+    follow(assembly)
+    assembly.land_early(1, 1, 5, routing=1)
+    assert assembly.whole and assembly.version == 4
+
+
+def test_a_sum_of_an_ordered_fold_is_kept_though_its_server_is_lost() -> None:
+    """Its replicas have it too."""
+    assembly = landed(4)
+    assembly.land_early(1, 1, 5, routing=1)
+    assembly.land(1, 1, 5)
+    assembly.land(1, 3, 5)
+    follow(assembly)
+    for slice_ in (0, 2):
+        assembly.land(0, slice_, 5)
+    assert assembly.whole and assembly.version == 5
+
+
+def test_a_released_sum_is_kept() -> None:
+    assembly = landed(4)
+    for slice_, route in enumerate(BEFORE):
+        assembly.land_early(route.primary, slice_, 5, routing=1)
+    assembly.settle()
+    follow(assembly)
+    assert assembly.whole and assembly.version == 5
+
+
+SENT = [(slice_, early) for slice_ in range(4) for early in (True, False)]
+
+
+@given(st.lists(st.sampled_from(SENT)), st.lists(st.sampled_from(SENT)), st.data())
+def test_in_any_order_only_sums_of_the_present_primary_or_of_the_fold_count(
+    first: list[tuple[int, bool]], then: list[tuple[int, bool]], data: st.DataObject
+) -> None:
+    """What the former primary sent may still come after the new routes."""
+    assembly, expected = landed(4), [4] * 4
+
+    def take(slice_: int, early: bool, routes: tuple[Route, ...], routing: int) -> None:
+        server = routes[slice_].primary
+        if early:
+            assembly.land_early(server, slice_, 5, routing)
+        else:
+            assembly.land(server, slice_, 5)
+
+    final = set()
+    for slice_, early in first:
+        take(slice_, early, BEFORE, 1)
+        expected[slice_] = 5
+        # a sum that was sent early is not sent again by the same server
+        final |= set() if early else {slice_}
+    follow(assembly)
+    for slice_ in (1, 3):
+        if slice_ not in final or (slice_, True) in first[last_of(first, (slice_, False)) + 1 :]:
+            expected[slice_] = 4 if (slice_, True) in first else expected[slice_]
+    for slice_, early in then:
+        late = early and slice_ in (1, 3) and data.draw(st.booleans())
+        take(slice_, early, BEFORE if late else AFTER, 1 if late else 2)
+        expected[slice_] = expected[slice_] if late else 5
+    assert [assembly.version, assembly.newest] == [min(expected), max(expected)]
+    assert assembly.whole == (len(set(expected)) == 1)
+
+
+def last_of(sent: list[tuple[int, bool]], wanted: tuple[int, bool]) -> int:
+    return max((at for at, each in enumerate(sent) if each == wanted), default=-1)
