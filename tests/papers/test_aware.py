@@ -18,6 +18,7 @@ from scipy.optimize import linprog
 from polyrhythm.core.placement.assignment import PROBE_NBYTES, PROBES, assign_slices
 from polyrhythm.core.placement.division import ALPHA, best_nbytes
 from polyrhythm.core.placement.load import LoadLine, host_line, water_fill
+from polyrhythm.core.placement.network import Network
 from polyrhythm.core.placement.ring import Ring
 from polyrhythm.core.placement.slices import lay_out
 from polyrhythm.wire import messages as m
@@ -87,6 +88,52 @@ def test_load_is_distributed_fairly_in_advance(nodes: int) -> None:
     loads = Counter(route.primary for route in Ring(range(nodes)).place(100))
     assert sum(loads.values()) == 100 and len(loads) == nodes
     assert max(loads.values()) - min(loads.values()) <= 1
+
+
+# -- network awareness (Eqs. 5, 6 and 8) --------------------------------------------------------
+
+
+def received(*bursts: tuple[str, int, int, int]) -> Network:
+    """What the lead knows after s0 has received these bursts: source, first and last millisecond, and
+    bytes. Every process has a host of its own."""
+    network = Network()
+    for process in ("w0", "w1", "s0"):
+        network.learn(process, process)
+    at_ns = 10**9
+    measured = tuple(
+        m.Burst(source, began * 10**6, ended * 10**6, nbytes)
+        for source, began, ended, nbytes in bursts
+    )
+    network.record("s0", m.Received(at_ns, measured), at_ns)
+    assert network.settle(2 * at_ns)
+    return network
+
+
+@pytest.mark.parametrize("servers", [1, 3, 7])
+def test_a_worker_sends_enough_probes_to_each_server(servers: int) -> None:
+    """ "The value of the probability partition_rate is necessary to ensure that the number of probe
+    packets sent by the worker to each server is not less than probe_num" (Eq. 5). Probe slices are not
+    drawn with this probability: there are just as many, and every server gets its own."""
+    layout = lay_out(model((2000, 1000)), servers, 200_000, PROBES * servers)
+    sizes = [slice_.length * 4 for slice_ in layout.slices]
+    assert sizes.count(4 * 10_000) == PROBES * servers == 2 * servers
+    shares = dict.fromkeys(range(servers), 0.0) | {0: float(sum(sizes))}
+    lines = dict.fromkeys(range(servers), LoadLine(0.0, 1.0))
+    chosen = assign_slices(shares, sizes, {}, lines)
+    probes = Counter(at for at, nbytes in zip(chosen, sizes, strict=True) if nbytes == PROBE_NBYTES)
+    assert all(probes[server] >= PROBES for server in range(servers))
+
+
+def test_the_rate_of_a_link() -> None:
+    """ "s_ij = prob_size / (t_end - t_start)" (Eq. 6)."""
+    assert received(("w0", 2, 4, 40_000)).rate("w0", "s0") == pytest.approx(20e6)
+
+
+def test_the_throughput_of_a_host() -> None:
+    """ "S_i = sum of s_ij" (Eq. 8). That is so while the links are busy at the same time. Links that
+    share a network card and take turns each show the whole card: their sum would count it twice."""
+    assert received(("w0", 0, 2, 40_000), ("w1", 0, 2, 40_000)).throughput("s0") == 40e6
+    assert received(("w0", 0, 2, 40_000), ("w1", 4, 6, 40_000)).throughput("s0") == 20e6
 
 
 # -- the load of a node (Eqs. 7, 9 and 11) ------------------------------------------------------

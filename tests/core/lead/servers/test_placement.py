@@ -132,6 +132,21 @@ def test_slices_follow_the_throughput(colocated: bool) -> None:
     assert list(cluster.held.values()) == pytest.approx(best, abs=PROBES * PROBE_NBYTES)
 
 
+def test_hosts_with_and_without_workers() -> None:
+    """Two of four hosts with a server also have a worker; two more workers have hosts of their own."""
+    cluster = Cluster(4, workers=4, sync="asp")
+    for worker in (0, 1):
+        cluster.network._host_of[f"w{worker}"] = f"h{worker}"
+    cluster.run(UNEQUAL, noise=0.001)
+    nbytes = 64 * SLICE
+    lines = [
+        host_line(nbytes, rate, workers=int(host < 2), all_workers=4)
+        for host, rate in UNEQUAL.items()
+    ]
+    within = SLICE + PROBES * PROBE_NBYTES
+    assert list(cluster.held.values()) == pytest.approx(water_fill(lines, nbytes), abs=within)
+
+
 def test_slices_follow_a_redraw_of_the_rates() -> None:
     cluster = Cluster(4)
     cluster.run(UNEQUAL, noise=0.001)
