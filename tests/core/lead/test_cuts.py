@@ -301,6 +301,14 @@ class Resumed(Stage):
         return super().server(number, **fields)
 
 
+def test_the_wait_for_workers_of_a_resumed_job_begins_with_the_job() -> None:
+    """It has a model before any worker is here, and must not say that it has waited since the machine
+    was started."""
+    lead = Stage(workers=2, servers=1, store="s", resume="s")
+    lead.tell(ev.ResumeAsked(RECORD, spec((64,))))
+    assert lead.lead.why().since_ns == lead.now_ns > SECOND_NS
+
+
 def test_epochs_and_incarnations_continue_after_a_resume() -> None:
     lead = Resumed()
     assert lead.routing == RECORD.routing + 1

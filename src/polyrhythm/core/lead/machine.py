@@ -465,6 +465,7 @@ class LeadMachine:
         """Continue from a checkpoint: servers read the slices, and the lead takes its own state
         from the checkpoint's record."""
         record = event.record
+        self._opening.on_resumed(now_ns)
         self.view.resume(record.view, {worker.name: worker.number for worker in record.workers})
         division = resume_division(self.job, event.spec)
         self._routing.resume(record.routing, event.spec, division)

@@ -65,12 +65,16 @@ class Opening(msgspec.Struct):
     _workers: int
     _start_timeout_s: float
     since_ns: int = 0
-    """When the first worker was admitted."""
+    """When the first worker was admitted; before that, when a resumed job began to wait for it."""
     wake_ns: int | None = None
     """When the start timeout ends; None if it has not begun, or is over."""
     _begun: bool = False
     """Whether the start timeout has begun."""
     _overdue: bool = False
+
+    def on_resumed(self, now_ns: int) -> None:
+        """The model is known before any worker is here: the wait for workers begins."""
+        self.since_ns = now_ns
 
     def on_admitted(self, now_ns: int) -> None:
         if not self._begun:
