@@ -11,7 +11,7 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from polyrhythm.core.sync.registry import traits_of
-from polyrhythm.core.worker.cadence import NO, PASSED_ALL, Standing, choose_cadence, decide
+from polyrhythm.core.worker.cadence import Due, Standing, choose_cadence, decide
 from polyrhythm.core.worker.window import Window
 from polyrhythm.learn.slowdowns import Pacer
 from polyrhythm.runtime.worker.node import WorkerNode
@@ -78,9 +78,9 @@ class Contributor:
             return False
         called = loop.hurried or node.stopping
         due = decide(self.cadence, self.standing(), loop.terms, asked=loop.asked, called=called)
-        if due is PASSED_ALL:
+        if due is Due.PASSED_ALL:
             node.ask_for_barrier()
-        return due is not NO
+        return due is not Due.NO
 
     # -- time ----------------------------------------------------------------------------------
 

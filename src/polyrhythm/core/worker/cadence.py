@@ -38,10 +38,6 @@ class Due(Enum):
     lease."""
 
 
-# reading a member of an Enum costs a call, and these members are read at every step
-NO, YES, PASSED_ALL = Due.NO, Due.YES, Due.PASSED_ALL
-
-
 class Standing(msgspec.Struct, gc=False):
     """What a worker has done since its last contribution."""
 
@@ -114,7 +110,7 @@ def decide(cadence: Cadence, standing: Standing, terms: Resume, asked: bool, cal
     """Whether a worker contributes now, after a step that has just ended. `asked`: it was told to
     leave. `called`: the lead wants its contribution."""
     if asked or (called and not standing.in_flight):
-        return YES
+        return Due.YES
     return cadence.due(standing, terms)
 
 
@@ -124,7 +120,7 @@ def after_step(cadence: Cadence, standing: Standing, terms: Resume, points: floa
     left_ns = standing.left_ns - round(cadence.takes_ns(points))
     everything, in_flight = standing.everything, standing.in_flight
     after = Standing(standing.steps + 1, standing.points + points, everything, in_flight, left_ns)
-    if cadence.due(after, terms) is NO:
+    if cadence.due(after, terms) is Due.NO:
         return after
     return Standing(0, 0.0, everything, in_flight, terms.interval_ns)
 
@@ -196,7 +192,7 @@ class ByCount(_Untimed):
         self._all = NextSteps(self._steps * batch, batch)
 
     def due(self, standing: Standing, terms: Resume) -> Due:
-        return YES if standing.steps >= self._steps else NO
+        return Due.YES if standing.steps >= self._steps else Due.NO
 
     def next_steps(self, standing: Standing, terms: Resume) -> NextSteps:
         if not standing.steps:
@@ -209,7 +205,7 @@ class ByCount(_Untimed):
 
 class ByPrediction(_Untimed):
     def due(self, standing: Standing, terms: Resume) -> Due:
-        return YES if standing.steps >= terms.steps and not standing.in_flight else NO
+        return Due.YES if standing.steps >= terms.steps and not standing.in_flight else Due.NO
 
     def next_steps(self, standing: Standing, terms: Resume) -> NextSteps:
         done = 0 if standing.in_flight else standing.steps
@@ -221,7 +217,7 @@ class ByPrediction(_Untimed):
 
 class ByPoints(_Untimed):
     def due(self, standing: Standing, terms: Resume) -> Due:
-        return YES if missing(standing, terms) <= 0 else NO
+        return Due.YES if missing(standing, terms) <= 0 else Due.NO
 
     def next_points(self, standing: Standing, terms: Resume) -> int:
         return wanted(self._batch, missing(standing, terms), self._least)
@@ -254,10 +250,10 @@ class ByClock:
 
     def due(self, standing: Standing, terms: Resume) -> Due:
         if self.due_in_ns(standing.left_ns) <= 0:
-            return YES
+            return Due.YES
         if standing.everything and standing.points >= standing.everything:
-            return PASSED_ALL
-        return NO
+            return Due.PASSED_ALL
+        return Due.NO
 
     def due_in_ns(self, left_ns: int) -> int:
         """The worker is due half a micro-batch before the end of the interval. If another

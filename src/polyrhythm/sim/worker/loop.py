@@ -24,10 +24,9 @@ from polyrhythm.core.sync.barrier.bsp import BSP
 from polyrhythm.core.sync.policy import Traits
 from polyrhythm.core.sync.registry import traits_of
 from polyrhythm.core.worker.cadence import (
-    NO,
-    PASSED_ALL,
     ByCount,
     Cadence,
+    Due,
     Standing,
     choose_cadence,
     decide,
@@ -311,9 +310,9 @@ class Loop:
         standing = self._standing(self._clock.now_ns)
         called = self._hurried or self._machine.stopping
         due = decide(self.cadence, standing, self._terms, self.asked, called)
-        if due is PASSED_ALL:
+        if due is Due.PASSED_ALL:
             self._put(ev.PassedAll())
-        return due is not NO
+        return due is not Due.NO
 
     def _contribute(self) -> None:
         now_ns, traits, time = self._clock.now_ns, self.traits, self.time
