@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.sim.staged_run import Run
+from tests.sim.test_aware_placement import RATES, scenario
 
 JOB = """
 [job]
@@ -74,6 +75,18 @@ def test_sums_are_sent_before_the_fold(seed: int) -> None:
     there, here = run(where="servers", seed=seed), run(seed=seed)
     assert assert_equal_steps(here) >= 20
     assert here.lines("ended")[0]["at_s"] < there.lines("ended")[0]["at_s"]
+
+
+def test_pulls_overlap_pushes_on_slow_hosts() -> None:
+    """With `--placement aware`, which takes this into account. Without it a round would take nearly
+    twice as long, because a host can receive and send at the same time."""
+    took_s = {}
+    for where in ("servers", "workers"):
+        job = f'optimizer_on = "{where}"\ntimer = "off"'
+        done = Run(scenario(RATES, workers=3, rounds=25, job=job), check=where == "workers")
+        took_s[where] = done.lines("ended")[0]["at_s"]
+    assert_equal_steps(done)
+    assert took_s["workers"] < 0.75 * took_s["servers"]
 
 
 @settings(max_examples=10, deadline=None)

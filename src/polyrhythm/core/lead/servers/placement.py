@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from polyrhythm.core.kinds import INT8
+from polyrhythm.core.kinds import INT8, sums_only
 from polyrhythm.core.lead.members.view import View
 from polyrhythm.core.lead.outbox import LeadOutbox
 from polyrhythm.core.lead.servers.routing import RoutingTable
@@ -75,8 +75,9 @@ class Placement:
         self._network = network
         self._outbox = outbox
         self._measures = job.placement in MEASURING and not routing.slices_stay
-        self._overlaps = not traits.rounds
-        """Whether workers push and pull at the same time."""
+        self._overlaps = not traits.rounds or sums_only(job)
+        """Whether workers push and pull at the same time: without rounds, and with sums that are sent
+        while other slices are pushed."""
         self._elastic = self._measures and job.placement == ELASTIC
 
     def on_arrived(self, server: int, now_ns: int) -> None:
