@@ -66,9 +66,10 @@ site: $(DOCS_READY)
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs build/site
 	@echo "the site begins at build/site/index.html"
 
-# Draw the picture in docs/guarantees.md: servers are killed and started again in turn.
+# Draw the pictures in docs/guarantees.md: servers are killed and started again, or replaced, in turn.
 rolling: $(READY)
 	$(BIN)/python -m tools.rolling docs/pictures/rolling.svg --job mnist-lr
+	$(BIN)/python -m tools.replaced docs/pictures/replaced.svg
 
 # Draw the picture in the README from a run that this target starts.
 picture: $(READY)
