@@ -38,4 +38,20 @@ MANIFESTS: tuple[Mutant, ...] = (
         "tests/cluster/test_started_by_launchers.py"
         "::test_the_newest_run_with_a_checkpoint_is_continued",
     ),
+    mutant(
+        "a-percent-sign-is-a-specifier-of-systemd",
+        "A unit replaces a percent sign in an option by the name of its host, for example.",
+        "manifests:_word",
+        "word.replace('%', '%%').replace('$', '$$')",
+        "word.replace('$', '$$')",
+        "tests/manifests/test_systemd.py::test_the_command_has_the_options_as_they_were_given",
+    ),
+    mutant(
+        "two-jobs-of-slurm-share-a-port",
+        "The lead listens on the usual port, and its workers look for it on that of the job.",
+        "manifests:_command",
+        """_PORT.sub('--port "$PORT"', ' '.join(lines), count=1)""",
+        "' '.join(lines)",
+        "tests/manifests/test_slurm.py::test_the_script_asks_for_workers_and_survives_nodes",
+    ),
 )
