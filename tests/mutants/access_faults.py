@@ -228,7 +228,7 @@ ACCESS: tuple[Mutant, ...] = (
     mutant(
         "state-is-not-checked",
         "A state of a wrong dtype or shape ends the server.",
-        "runtime:ReplicaMemory.checked",
+        "runtime:checked_tensor",
         "fault is not None",
         "False",
         f"{_LEARNING}::test_a_state_that_the_slice_cannot_have_ends_the_link_of_its_primary",
@@ -313,7 +313,7 @@ ACCESS: tuple[Mutant, ...] = (
         "every-stop-is-at-once",
         "An operator's stop raises out of optimizer.step().",
         "core:OperatorRequests._stop_for",
-        "request.at_once",
+        "event.request.at_once",
         "True",
         f"{_OPERATORS}::test_a_stop_ends_the_job_in_order_and_names_the_operator",
     ),

@@ -44,8 +44,8 @@ MODEL: tuple[Mutant, ...] = (
         "parameters-sent-during-a-fold",
         "Some slices of the model are of the round before, or half written.",
         "core:ServerMachine._send_parameters",
-        "not self._collects or state.writing or state.epoch.changing",
-        "not self._collects or state.epoch.changing",
+        "not self._collects or state.writing or state.epoch.changing or (not state.has_state)",
+        "not self._collects or state.epoch.changing or (not state.has_state)",
         f"{_SERVER}::test_parameters_are_sent_when_the_fold_that_was_ordered_before_is_done",
     ),
     mutant(

@@ -254,6 +254,7 @@ PLACEMENT: tuple[Mutant, ...] = (
         "runtime:WorkerLinks._ready",
         "len(self._peers.all()) == 1",
         "True",
-        "tests/runtime/net/test_reading_links.py",
+        "tests/runtime/net/test_reading_links.py"
+        "::test_a_worker_reads_other_links_while_a_slice_arrives",
     ),
 )

@@ -137,7 +137,7 @@ RUNTIME: tuple[Mutant, ...] = (
         "demoted-primary-begins-at-zero",
         "A primary that becomes a replica forgets the slice, and believes that it has it.",
         "runtime:SliceStore.reroute",
-        "{id_: primary.export(id_) for id_ in changes.demoted}",
+        "{id_: primary.version_of(id_) for id_ in changes.demoted}",
         "{}",
         "tests/runtime/server/test_moving_slices.py::test_a_demoted_primary_keeps_what_it_has",
     ),
