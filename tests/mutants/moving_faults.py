@@ -17,6 +17,15 @@ MOVING: tuple[Mutant, ...] = (
         f"{_SHARING}::test_no_slice_moves_away_from_parameters_that_only_servers_have",
     ),
     mutant(
+        "parameters-asked-of-a-worker-that-hangs",
+        "When a stop does not wait for a worker that hangs, this worker is asked for the parameters.",
+        "core:Rounds.awaits",
+        "worker in self._order",
+        "True",
+        "tests/sim/test_steps_on_workers.py"
+        "::test_the_model_is_saved_though_a_worker_hangs_when_the_job_is_stopped",
+    ),
+    mutant(
         "lost-parameters-not-noticed",
         "The lead waits for parameters that nobody has any more.",
         "core:Lifecycle.end_if_lost",

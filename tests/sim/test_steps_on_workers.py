@@ -146,6 +146,16 @@ def test_no_model_is_saved_when_every_worker_is_dead() -> None:
     assert line["reason"] == "state-lost"
 
 
+def test_the_model_is_saved_though_a_worker_hangs_when_the_job_is_stopped() -> None:
+    """A worker shares the last version that has it: the others leave before the one that hangs."""
+    hangs = '[[events]]\nat = "100ms"\nwhat = "slow"\nworker = "worker-0"\nfactor = 1000\n'
+    stops = '[[events]]\nat = "150ms"\nwhat = "end"\n'
+    text = JOB.format(where="workers", replicas=0, more="")
+    text += hangs + stops + EVENT.format(at=10_500, what="crash", who="worker", number='"worker-0"')
+    done = Run(text)
+    assert done.end.reason.code == "stopped" and done.lines("saved")
+
+
 def test_no_fold_passes_a_version_that_is_being_shared() -> None:
     done = run(("leave", 100, 3), more='checkpoint_every = "2rounds"\nstore_rate = "2GB"')
     rounds = [record.round for record in done.checkpoints]

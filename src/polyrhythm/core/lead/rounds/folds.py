@@ -144,6 +144,11 @@ class Rounds(msgspec.Struct):
         contributed = len(self._arrived)
         return contributed / (contributed + self.resting) if contributed else 1.0
 
+    def awaits(self, worker: int) -> bool:
+        """Whether this worker waits for the present version: its contribution is in the fold before. A
+        fold that a stop does not let wait may lack contributions of workers that still compute."""
+        return worker in self._order
+
     def last_first(self, workers: frozenset[int]) -> list[int]:
         """The workers in the order of their release: the last to arrive is released first, because
         the next round is likely to wait for it again."""

@@ -108,8 +108,9 @@ class Sharing:
         if not able:
             self._state.sharer = _NONE
             return
-        chosen = self._evaluator.worker, self._evaluator.incarnation
-        member = min(able, key=lambda each: (each.key != chosen, each.worker))
+        chosen, awaits = (self._evaluator.worker, self._evaluator.incarnation), self._rounds.awaits
+        # a worker that hangs would keep the version waiting until no other worker is left
+        member = min(able, key=lambda e: (not awaits(e.worker), e.key != chosen, e.worker))
         self._state.sharer = member.key
         # routes that only give slices other copies are not sent to workers
         since = max(self._routing.primary_since.values())
