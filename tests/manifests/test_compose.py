@@ -62,6 +62,12 @@ def test_compose_accepts_it_and_reads_the_commands_as_they_are(
     assert ("--set" in flags) == ("a=$HOME ${x}" in command)
 
 
+def test_compose_puts_no_variable_into_the_secret(call: Call) -> None:
+    told = call("manifest", "compose", "digits", env={"POLYRHYTHM_SECRET": "a-$HOME-" * 8})
+    lead = yaml.safe_load(told.stdout)["services"]["lead"]
+    assert lead["environment"]["POLYRHYTHM_SECRET"] == "a-$$HOME-" * 8
+
+
 def test_the_workers_are_one_service_for_each_demand(call: Call) -> None:
     asked = ("--resources-per-worker", "1:GPU=2", "--resources-per-worker", "CPU=4")
     _, found = written(call, "digits", "--workers", 3, *asked)

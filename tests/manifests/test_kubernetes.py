@@ -151,6 +151,13 @@ def test_the_lead_gets_the_options_of_train_as_they_were_given(call: Call, mine:
     assert {key for key in got if got[key] != expected[key]} == own
 
 
+def test_kubernetes_puts_no_variable_into_a_word(call: Call, mine: Path) -> None:
+    """It would replace $(NAME) and $$ in the commands of containers."""
+    found = documents(call, mine, "--set", "a=$(POLYRHYTHM_SECRET) $$")
+    command = container_of(of_kind(found, "Job", "mine-lead"))["command"]
+    assert "a=$$(POLYRHYTHM_SECRET) $$$$" in command
+
+
 def test_a_job_with_checkpoints_continues_when_its_lead_is_started_again(call: Call) -> None:
     plain = of_kind(documents(call, "digits"), "Job", "digits-lead")
     assert plain["spec"]["backoffLimit"] == 0

@@ -150,7 +150,7 @@ def test_the_model_is_saved_though_a_worker_hangs_when_the_job_is_stopped() -> N
     """A worker shares the last version that has it: the others leave before the one that hangs."""
     hangs = '[[events]]\nat = "100ms"\nwhat = "slow"\nworker = "worker-0"\nfactor = 1000\n'
     stops = '[[events]]\nat = "150ms"\nwhat = "end"\n'
-    text = JOB.format(where="workers", replicas=0, more="")
+    text = JOB.format(where="workers", replicas=0, more="", bandwidth="1GB")
     text += hangs + stops + EVENT.format(at=10_500, what="crash", who="worker", number='"worker-0"')
     done = Run(text)
     assert done.end.reason.code == "stopped" and done.lines("saved")

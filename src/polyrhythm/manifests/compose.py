@@ -105,7 +105,7 @@ def _service(
         "init: true  # so that signals reach the program",
         f"stop_grace_period: {grace}",
         "environment:",
-        f"  POLYRHYTHM_SECRET: {quoted(plan.secret.text)}",
+        f"  POLYRHYTHM_SECRET: {quoted(plan.secret.text.replace('$', '$$'))}",
         *([f'  OMP_NUM_THREADS: "{threads}"'] if threads else []),
     ]
     if plan.code.path:

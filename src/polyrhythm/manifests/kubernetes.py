@@ -258,7 +258,8 @@ spec:
     def _pod(
         self, words: list[str], demand: Demand, grace_s: int, indent: int, *, leads: bool = False
     ) -> str:
-        """The part of a pod after its `spec`."""
+        """The part of a pod after its `spec`. A dollar sign is doubled, because Kubernetes replaces
+        $(NAME)."""
         code = words[1] != "server" and self._file
         mounts = [("code", _CODE)] if code else []
         mounts += [("runs", _FOLDER)] if leads else []
@@ -275,7 +276,7 @@ spec:
             "containers:",
             f"  - name: {words[1]}",
             f"    image: {scalar(self._image)}",
-            f"    command: {listed(words, indent + 6)}",
+            f"    command: {listed((word.replace('$', '$$') for word in words), indent + 6)}",
             *([f"    workingDir: {_FOLDER}"] if leads else []),
             "    env:",
             "      - name: POLYRHYTHM_SECRET",
