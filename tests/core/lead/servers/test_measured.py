@@ -1,6 +1,7 @@
 """The lead learns on which hosts processes run, and what they have measured."""
 
 import pytest
+from msgspec.structs import replace
 
 from polyrhythm.core.lead.machine import LeadMachine
 from polyrhythm.wire import messages as m
@@ -17,6 +18,8 @@ def on_hosts() -> Stage:
     """Two workers and a server, each on a host. The host of the second worker has the name of the
     first one's."""
     stage = Stage(workers=2, servers=0, sync="asp")
+    stage.job = replace(stage.job, servers=1)
+    stage.lead = LeadMachine(stage.job)
     stage.server(0, address=address("c"), host="c")
     stage.hello("worker-0", host="a", identity="boot-a/net/1000")
     stage.hello("worker-1", host="a", identity="boot-b/net/1000")
