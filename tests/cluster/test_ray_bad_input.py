@@ -1,5 +1,7 @@
 """Jobs on a Ray cluster that cannot run, and jobs in a session of Ray that the user has begun."""
 
+import os
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,12 +24,16 @@ def session(cluster: RayCluster, **how: Any) -> Iterator[None]:
     """A session of Ray that this process has begun itself."""
     import ray
 
+    handler = signal.getsignal(signal.SIGTERM)
     ray.init(cluster.address, log_to_driver=False, logging_level="critical", **how)
     try:
         yield
         assert ray.is_initialized(), "a job does not end the session in which it runs"
     finally:
         ray.shutdown()
+        # settings of this process that Ray leaves behind
+        os.environ.pop("PYTHONBREAKPOINT", None)
+        signal.signal(signal.SIGTERM, handler)
 
 
 def without(module: str, folder: Path) -> dict[str, Any]:

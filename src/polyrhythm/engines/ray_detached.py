@@ -26,8 +26,8 @@ LOG = "command.log"
 """What the command would print, in the folder of the run."""
 _ASK = "ask"
 _ASK_S = 0.5
-_TAKEN_S = 30.0
-"""How long the actor waits for the command to learn why the job did not begin."""
+_ASKED_S = 30.0
+"""How long the actor of a job that did not begin can be asked why. The command kills it then."""
 _OWN = ("RAY_", "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "PYTHONPATH")
 """The beginnings of the names of variables that the actor keeps as Ray has set them."""
 
@@ -71,7 +71,6 @@ class DetachedJob:
 
     def __init__(self) -> None:
         self._begun = threading.Event()
-        self._taken = threading.Event()
         self._failed: str | None = None
 
     def run(self, job: Job, log: str, surroundings: _Surroundings) -> None:
@@ -96,15 +95,12 @@ class DetachedJob:
             return
         self._failed = failed
         self._begun.set()
-        self._taken.wait(_TAKEN_S)
+        time.sleep(_ASKED_S)
 
     @ray.method(concurrency_group=_ASK)
     def begun(self) -> _BegunRun:
         """Wait a moment for the beginning of the job."""
-        known = self._begun.wait(_ASK_S)
-        if known:
-            self._taken.set()
-        return _BegunRun(known, self._failed)
+        return _BegunRun(self._begun.wait(_ASK_S), self._failed)
 
 
 def detach(job: Job, run_dir: Path, address: str | None) -> None:
@@ -136,6 +132,7 @@ def detach(job: Job, run_dir: Path, address: str | None) -> None:
             ray.kill(actor)
             raise
         if failed is not None:
+            ray.kill(actor)
             raise JobFailed(failed)
         del running  # the job goes on without anyone who waits for its end
 
