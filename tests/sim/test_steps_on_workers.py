@@ -156,6 +156,16 @@ def test_the_model_is_saved_though_a_worker_hangs_when_the_job_is_stopped() -> N
     assert done.end.reason.code == "stopped" and done.lines("saved")
 
 
+def test_a_model_whose_last_copy_dies_while_it_is_saved_is_given_up_at_once() -> None:
+    """The workers have left, and the replicas have only sums."""
+    begun_s = run(replicas=1).lines("saving")[0]["at_s"]
+    text = JOB.format(where="workers", replicas=1, more="", bandwidth="1GB")
+    crash = f'[[events]]\nat = "{begun_s * 1e6 + 500:.0f}us"\nwhat = "crash"\nserver = 2\n'
+    done = Run(text + crash)
+    (line,) = done.lines("not-saved")
+    assert line["reason"] == "state-lost" and line["at_s"] < begun_s + 10 and done.end.failed
+
+
 def test_no_fold_passes_a_version_that_is_being_shared() -> None:
     done = run(("leave", 100, 3), more='checkpoint_every = "2rounds"\nstore_rate = "2GB"')
     rounds = [record.round for record in done.checkpoints]

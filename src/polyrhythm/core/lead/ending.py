@@ -5,6 +5,8 @@ other reason, every worker is stopped at once. In both cases the model is saved 
 stop, if round 1 has opened and every slice has a copy.*
 """
 
+from collections.abc import Collection
+
 import msgspec
 
 from polyrhythm.core import events as ev
@@ -160,6 +162,12 @@ class Ending:
         self._best.on_rerouted(rounds, now_ns, last=self.begun)
         self._saving.ask()
         self._end_if_written()
+
+    def lose_parameters(self, lost: Reason, promoted: Collection[int]) -> None:
+        """Give up the model if slices are missing in its file that have moved to these servers, which
+        did not get the parameters (`--optimizer-on workers`)."""
+        if self._saving.lacks_slices_of(promoted):
+            self._not_written(self._saving.abandon(lost))
 
     def _end_if_written(self) -> None:
         """End the job when no model file is being written any more."""

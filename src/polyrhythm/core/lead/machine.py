@@ -429,6 +429,8 @@ class LeadMachine:
             self._sharing.on_promoted()
             self._recount(rows, versions, now_ns)
             self._lifecycle.end_if_lost(now_ns)
+            if (lost := self._sharing.lost) is not None:
+                self._ending.lose_parameters(lost, change.promoted)
         self._mode.resume(now_ns)
         self._advance_between_folds(now_ns)
         if not self._rounds.open:

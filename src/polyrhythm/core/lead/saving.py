@@ -1,6 +1,8 @@
 """The model files of a job: the trained model, which is written when the job ends (`Saving`), and
 the best model (`KeepBest`, `--keep-best`)."""
 
+from collections.abc import Collection
+
 import msgspec
 
 from polyrhythm.core import events as ev
@@ -159,6 +161,11 @@ class Saving:
             server not in self._routing.roster.addresses or incarnations[server] != incarnation
             for server, incarnation in self._state.copies.values()
         )
+
+    def lacks_slices_of(self, servers: Collection[int]) -> bool:
+        """Whether slices are missing whose primary is one of these servers."""
+        missing = self._state.missing if self._state.active else ()
+        return any(self._routing.routes[slice_].primary in servers for slice_ in missing)
 
     def ask(self) -> None:
         """Ask for slices that are missing. *Copies stay where they were made, even if their slices move;
