@@ -145,10 +145,11 @@ def main() -> None:
         tables["rayps"] = rayps_table(found["rayps"])
     report.give(found, "\n\n".join(tables.values()), args.json)
     if args.docs:
-        for name, text in tables.items():
-            readme.write(name, text, DOCUMENT)
         if "rayps" in found:
             PICTURE.write_text(draw(found["rayps"]))
+            tables["rayps"] += f"\n\n![The same as curves]({PICTURE.name})"
+        for name, text in tables.items():
+            readme.write(name, text, DOCUMENT)
 
 
 if __name__ == "__main__":
