@@ -12,6 +12,8 @@ import signal
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from xml.sax.saxutils import escape
 
@@ -31,7 +33,9 @@ JOBS = {
         "--set",
         "data=points.npy",
         "--set",
-        "k=32",
+        "k=200",
+        "--set",
+        "tol=0",
     ),
 }
 CALM_ROUNDS = 25
@@ -98,7 +102,7 @@ class Job:
 def replace(servers: int, flags: tuple[str, ...]) -> list[Line]:
     """Run a job, replace its servers in turn, and return the lines of its journal."""
     with tempfile.TemporaryDirectory() as folder:
-        points = np.random.default_rng(0).random((20_000, 16), dtype=np.float32)
+        points = np.random.default_rng(0).random((200_000, 16), dtype=np.float32)
         np.save(Path(folder) / "points.npy", points)
         job = Job(Path(folder), servers, flags)
         try:
@@ -167,10 +171,9 @@ def main() -> None:
     parser.add_argument("picture", type=Path)
     parser.add_argument("--servers", type=int, default=4)
     args = parser.parse_args()
-    runs = {}
-    for name, flags in JOBS.items():
-        runs[name] = replace(args.servers, flags)
-        print(f"{name}: all servers but the lead's were replaced", flush=True)
+    with ThreadPoolExecutor(len(JOBS)) as pool:
+        run = partial(replace, args.servers)
+        runs = dict(zip(JOBS, pool.map(run, JOBS.values()), strict=True))
     args.picture.write_text(draw(runs))
 
 
