@@ -133,3 +133,38 @@ class Process:
             raise InvariantBroken(
                 f"{hosted.name} wants to be woken at the time at which it was just woken"
             )
+
+
+class SingleProcess(Process):
+    """A process with one machine. Its queue holds only events, because they are all for the same
+    machine. With `Process` itself, a simulation of 1000 workers takes about 6% longer."""
+
+    __slots__ = ("_hosted",)
+
+    def __init__(self, clock: Clock, name: str, machine: Machine, *, check: bool) -> None:
+        super().__init__(clock, {name: machine}, check=check)
+        self._hosted = self.hosted[name]
+
+    def put(self, machine: str, event: Any) -> None:
+        self._queue.append(event)
+
+    def run(self) -> None:
+        if self._running or self.frozen:
+            return
+        self._running = True
+        hosted, queue, perform = self._hosted, self._queue, self.EFFECTS
+        handle, check, now_ns = hosted.handle, hosted.check, self.clock.now_ns
+        while True:
+            while queue and self.alive:
+                effects = handle(queue.popleft(), now_ns)
+                if check is not None:
+                    check()
+                for effect in effects:
+                    perform[type(effect)](self, effect)
+            if not self.unsettled:
+                break
+            self.settle()
+        self._running = False
+        wake_ns = hosted.wake_at()
+        if wake_ns is not None and wake_ns < hosted.until_ns:
+            self._wake_at(hosted, wake_ns)

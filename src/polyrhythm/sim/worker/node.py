@@ -26,7 +26,7 @@ from polyrhythm.sim.model.link import Channel
 from polyrhythm.sim.model.pace import SimulatedPace
 from polyrhythm.sim.model.sizes import quantised_sizes, slice_sizes, state_sizes
 from polyrhythm.sim.model.statistics import carry
-from polyrhythm.sim.process import Hosted, Process
+from polyrhythm.sim.process import Hosted, SingleProcess
 from polyrhythm.sim.scenario import WorkerSpec
 from polyrhythm.sim.server.slice_store import CarriedSum, Given
 from polyrhythm.sim.worker.deliveries import SimDeliveries
@@ -40,7 +40,7 @@ _ME, POINTS = "worker", "points"
 _LEAD_HEARD = ev.LeadHeard()
 
 
-class WorkerProcess(Process):
+class WorkerProcess(SingleProcess):
     __slots__ = (
         "_backlog",
         "_bursts",
@@ -86,7 +86,7 @@ class WorkerProcess(Process):
         measured."""
         job, table = world.job, world.table
         self.machine = WorkerMachine(spec.name)
-        super().__init__(world.clock, {_ME: self.machine}, check=world.checker is not None)
+        super().__init__(world.clock, _ME, self.machine, check=world.checker is not None)
         self.name = spec.name
         self.pace = pace
         self.failure: str | None = None
@@ -118,7 +118,7 @@ class WorkerProcess(Process):
         self.loop = Loop(
             self,
             self.machine,
-            partial(self.put, _ME),
+            self._queue.append,
             self._backlog,
             user,
             pace,
