@@ -7,6 +7,14 @@ STORM = "tests/sim/test_server_ledger.py::test_the_books_balance_though_servers_
 
 CORE: tuple[Mutant, ...] = (
     mutant(
+        "bytes-behind-a-heartbeat-are-silence",
+        "A worker whose heartbeats wait behind its slices on a slow link is evicted.",
+        "core:LeadMachine._on_peers_heard",
+        "self._lifecycle.suspicion.hear(worker, now_ns)",
+        "pass",
+        "tests/core/lead/members/test_eviction.py::test_bytes_of_a_worker_are_a_sign_of_life_though_its_heartbeats_wait_behind_them",
+    ),
+    mutant(
         "sum-of-a-lost-server-is-kept",
         "A worker makes a step with a sum that a server has sent before the fold, and that died.",
         "core:Assembly.drop_early",

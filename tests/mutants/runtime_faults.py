@@ -228,7 +228,7 @@ RUNTIME: tuple[Mutant, ...] = (
     mutant(
         "unread-bytes-are-silence",
         "A server that is busy takes a worker for silent whose bytes wait to be read.",
-        "runtime:QuietLinkReader._is_quiet",
+        "runtime:LinkWatch._is_quiet",
         "link.pollable is None or not link.pollable.readable()",
         "True",
         "tests/runtime/net/test_quiet.py::test_a_link_whose_bytes_wait_because_the_server_is_busy_is_not_quiet",

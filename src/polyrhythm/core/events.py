@@ -67,6 +67,15 @@ class LinksQuiet(Event, frozen=True):
     peers: tuple[tuple[str, int], ...]
 
 
+class PeersHeard(Event, frozen=True):
+    """Bytes have come over these links since the links were last looked at, even if no message is
+    complete yet. The lead's process reports this, because the heartbeat of a worker can wait for
+    seconds behind the slices that the worker sends over the same link. Each peer is given with the
+    incarnation to which the link belongs."""
+
+    peers: tuple[tuple[str, int], ...]
+
+
 class LeadLinked(Event, frozen=True):
     """The link to the lead is open. The lead sends a heartbeat every `heartbeat_s` seconds. After
     `timeout_s` seconds of silence the lead counts as lost."""

@@ -1,19 +1,21 @@
-"""A link is quiet if nothing has come over it since the last look."""
+"""A link is quiet if nothing has come over it since the last look; otherwise its peer is heard."""
 
+import os
 import select
 from collections.abc import Iterator
 from contextlib import closing
 
 import pytest
 
-from polyrhythm.core.events import LinksQuiet
+from polyrhythm.core.events import LinksQuiet, PeersHeard
 from polyrhythm.core.seat import FIRST_SEAT
 from polyrhythm.io.link import Link
 from polyrhythm.io.memory import memory_pair
 from polyrhythm.io.stream import StreamLink
 from polyrhythm.io.tcp import dial_tcp, listen_tcp, tcp_link
-from polyrhythm.runtime.net.peers import Peers, QuietLinkReader
+from polyrhythm.runtime.net.peers import LinkWatch, Peers
 from polyrhythm.wire import messages as m
+from polyrhythm.wire.frames import PREAMBLE
 
 QUIET = LinksQuiet((("w1", 3),))
 NONE_ANY_MORE = LinksQuiet(())
@@ -34,11 +36,11 @@ def ends() -> Iterator[tuple[StreamLink, StreamLink]]:
         link.dispose()
 
 
-def reader_of(*links: Link) -> QuietLinkReader:
+def reader_of(*links: Link) -> LinkWatch:
     peers = Peers()
     for link in links:
         peers.add(link)
-    return QuietLinkReader(peers, lambda: FIRST_SEAT)
+    return LinkWatch(peers, lambda: FIRST_SEAT)
 
 
 def test_a_link_is_quiet_until_something_comes_over_it(
@@ -46,11 +48,11 @@ def test_a_link_is_quiet_until_something_comes_over_it(
 ) -> None:
     server, worker = ends
     reader = reader_of(server)
-    assert reader.look() is None, "nobody has looked before"
-    assert [reader.look(), reader.look()] == [QUIET, QUIET]
+    assert reader.quiet() is None, "nobody has looked before"
+    assert [reader.quiet(), reader.quiet()] == [QUIET, QUIET]
     worker.send(HELLO)
     server.receive()
-    assert [reader.look(), reader.look()] == [NONE_ANY_MORE, QUIET]
+    assert [reader.quiet(), reader.quiet()] == [NONE_ANY_MORE, QUIET]
 
 
 def test_a_link_whose_bytes_wait_because_the_server_is_busy_is_not_quiet(
@@ -58,10 +60,23 @@ def test_a_link_whose_bytes_wait_because_the_server_is_busy_is_not_quiet(
 ) -> None:
     server, worker = ends
     reader = reader_of(server)
-    assert [reader.look(), reader.look()] == [None, QUIET]
+    assert [reader.quiet(), reader.quiet()] == [None, QUIET]
     worker.send(HELLO)
     assert select.select([server], [], [], 10)[0]
-    assert [reader.look(), reader.look()] == [NONE_ANY_MORE, None]
+    assert [reader.quiet(), reader.quiet()] == [NONE_ANY_MORE, None]
+
+
+def test_a_peer_is_heard_although_no_message_is_complete_yet(
+    ends: tuple[StreamLink, StreamLink],
+) -> None:
+    server, worker = ends
+    reader = reader_of(server)
+    reader.heard()  # nobody has looked before
+    assert reader.heard() is None
+    os.write(worker.fileno(), PREAMBLE[:1])
+    assert select.select([server], [], [], 10)[0]
+    assert list(server.receive_ready()) == [], "no message is complete"
+    assert [reader.heard(), reader.heard()] == [PeersHeard((("w1", 3),)), None]
 
 
 def test_links_within_a_process_and_links_of_other_peers_are_never_quiet(
@@ -71,4 +86,4 @@ def test_links_within_a_process_and_links_of_other_peers_are_never_quiet(
     server.peer = "link-7"
     inside, _ = memory_pair("s0", "w2")
     reader = reader_of(server, inside)
-    assert [reader.look(), reader.look(), reader.look()] == [None, None, None]
+    assert [reader.quiet(), reader.quiet(), reader.quiet()] == [None, None, None]

@@ -223,6 +223,14 @@ class LeadMachine:
             self._lifecycle.end_if_deserted(now_ns)
         self._advance_between_folds(now_ns)
 
+    def _on_peers_heard(self, event: ev.PeersHeard, now_ns: int) -> None:
+        for peer, incarnation in event.peers:
+            server, worker = server_number(peer), worker_number(peer)
+            if server is not None and self._servers.present(server, incarnation):
+                self._servers.suspicion.hear(server, now_ns)
+            elif worker is not None and self.view.get(worker, incarnation) is not None:
+                self._lifecycle.suspicion.hear(worker, now_ns)
+
     # -- contributions -------------------------------------------------------------------------
 
     def _on_trailer(self, message: m.Trailer, now_ns: int) -> None:
@@ -555,6 +563,7 @@ class LeadMachine:
         ev.OperatorHelloReceived: lambda lead, event, now_ns: lead._requests.hello(event),
         ev.OperatorRequested: lambda lead, event, now_ns: lead._requests.on_request(event, now_ns),
         ev.LinkClosed: _on_link_closed,
+        ev.PeersHeard: _on_peers_heard,
         ev.StopAsked: lambda lead, event, now_ns: lead._requests.on_signal(event, now_ns),
         ev.Tick: _on_tick,
         ev.SliceStored: _on_stored,

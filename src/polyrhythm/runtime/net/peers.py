@@ -1,10 +1,10 @@
 """The links of a node, by the names of the processes at their other ends."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from weakref import WeakKeyDictionary
 
-from polyrhythm.core.events import LinksQuiet
+from polyrhythm.core.events import LinksQuiet, PeersHeard
 from polyrhythm.core.links import LinkTable
 from polyrhythm.core.names import server_number, worker_number
 from polyrhythm.core.seat import Seat
@@ -131,8 +131,8 @@ class HeartbeatSender:
         self._read[link] = message.sequence
 
 
-class QuietLinkReader:
-    """Which links of a server are quiet: nothing has come over them since the last look.
+class LinkWatch:
+    """Over which links of a server bytes have come since the last look, and which are quiet.
 
     Looking costs a comparison per link, and a system call for a quiet one. Reading a link costs
     nothing more than counting (`Link.arrivals`).
@@ -145,25 +145,36 @@ class QuietLinkReader:
         """Per link, the number of its arrivals at the last look."""
         self._last: tuple[tuple[str, int], ...] = ()
 
-    def look(self) -> LinksQuiet | None:
+    def heard(self) -> PeersHeard | None:
+        """The event that names the links over which bytes have come; None if there are none."""
+        heard = tuple((link.peer, link.incarnation) for link in self._watched() if self._came(link))
+        return PeersHeard(heard) if heard else None
+
+    def quiet(self) -> LinksQuiet | None:
         """The event that names the quiet links; None if there are none, and were none before."""
         quiet = tuple(
-            (link.peer, link.incarnation) for link in self._peers.all() if self._is_quiet(link)
+            (link.peer, link.incarnation) for link in self._watched() if self._is_quiet(link)
         )
         before, self._last = self._last, quiet
         return LinksQuiet(quiet) if quiet or before else None
 
-    def _is_quiet(self, link: Link) -> bool:
-        peer = link.peer
-        if not can_fall_silent(link):
-            return False
-        if peer == self._seat().name:
-            return False  # the heartbeats of the lead are watched
-        if worker_number(peer) is None and server_number(peer) is None:
-            return False  # the link of an operator, or of an unknown peer, does not last
+    def _watched(self) -> Iterator[Link]:
+        """The links to workers and servers that can fall silent. The link of an operator, or of an
+        unknown peer, does not last; the heartbeats of the lead are watched elsewhere."""
+        for link in self._peers.all():
+            peer = link.peer
+            known = worker_number(peer) is not None or server_number(peer) is not None
+            if known and can_fall_silent(link) and peer != self._seat().name:
+                yield link
+
+    def _came(self, link: Link) -> bool:
+        """Whether bytes have been read since the last look."""
         before, now = self._arrivals.get(link, -1), link.arrivals
         self._arrivals[link] = now
-        if now != before:
+        return now != before
+
+    def _is_quiet(self, link: Link) -> bool:
+        if self._came(link):
             return False
         # bytes that have arrived, but wait until this server reads them, show that the link works
         return link.pollable is None or not link.pollable.readable()

@@ -39,7 +39,7 @@ from polyrhythm.runtime.net.acceptor import ConnectionAcceptor, Listeners
 from polyrhythm.runtime.net.boundary import for_the_lead
 from polyrhythm.runtime.net.dial import Dialer
 from polyrhythm.runtime.net.meter import Meter
-from polyrhythm.runtime.net.peers import HeartbeatSender, Peers, QuietLinkReader
+from polyrhythm.runtime.net.peers import HeartbeatSender, LinkWatch, Peers
 from polyrhythm.runtime.net.server_links import LinkHandlers, ServerLinks
 from polyrhythm.runtime.options import NodeOptions
 from polyrhythm.runtime.server.adding import OnArrivalAdding, RoundsAdding, is_large
@@ -122,7 +122,7 @@ class ServerNode:
         self._heard_throttle = HeardThrottle(job.heartbeat_s, job.lead_timeout_s)
         self._heartbeats = HeartbeatSender(self._peers)
         machine = self._machine = ServerMachine(server, job)
-        self._quiet = QuietLinkReader(self._peers, lambda: machine.seat)
+        self._link_watch = LinkWatch(self._peers, lambda: machine.seat)
         machines: dict[str, Machine] = {self.name: machine}
         if lead:
             machines[LEAD] = LeadMachine(job)
@@ -359,10 +359,13 @@ class ServerNode:
             self._peers.keep_alive(effect.message, self._machine.seat)
 
     def _look_at_links(self) -> None:
-        """Tell the machine over which links nothing comes. The lead's own server need not look: its
-        links are those of the lead, which knows from heartbeats who is silent."""
-        if not self._leads and (event := self._quiet.look()) is not None:
-            self._driver.put(self.name, event)
+        """Tell the lead from which peers bytes have come, or a server without the lead over which
+        links nothing comes: the lead knows from heartbeats who is silent."""
+        if self._leads:
+            if (heard := self._link_watch.heard()) is not None:
+                self._driver.put(LEAD, heard)
+        elif (quiet := self._link_watch.quiet()) is not None:
+            self._driver.put(self.name, quiet)
 
     def beat_all(self, effect: fx.BeatAll) -> None:
         self._heartbeats.send(effect.message)

@@ -76,6 +76,22 @@ def test_a_worker_that_beats_or_contributes_is_not_evicted() -> None:
         assert sent(stage.tick(0.0), m.Evicted) == []
 
 
+def test_bytes_of_a_worker_are_a_sign_of_life_though_its_heartbeats_wait_behind_them() -> None:
+    stage = begin()
+    heard = ev.PeersHeard((("w1", stage.incarnations[1]), ("w9", 1), ("s7", 1)))
+    for _ in range(9):
+        stage.now_ns += SECOND_NS
+        beat(stage, 0)
+        stage.tell(heard)
+        assert sent(stage.tick(0.0), m.Evicted) == []
+    earlier = ev.PeersHeard((("w1", stage.incarnations[1] + 1),))
+    for _ in range(3):
+        stage.now_ns += SECOND_NS
+        beat(stage, 0)
+        stage.tell(earlier)
+    assert len(sent(stage.tick(0.0), m.Evicted, "w1")) == 1, "bytes of another incarnation"
+
+
 def test_a_worker_has_twenty_heartbeats_time_before_its_rhythm_is_known() -> None:
     stage = Stage(workers=1, heartbeat_s=0.5).begin()
     assert sent(stage.tick(9.9), m.Evicted) == []
