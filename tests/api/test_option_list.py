@@ -115,7 +115,7 @@ def test_resume_has_the_options_that_a_job_may_change_and_those_of_the_command()
     assert settings == {
         *("workers", "servers", "replicas", "placement", "sync", "rounds", "epochs", "points"),
         *("target", "target_accuracy", "target_objective", "max_seconds", "checkpoint_every"),
-        *("keep", "link"),
+        *("keep", "link", "optimizer_on"),
     }
     assert all(parameters[name].default is None for name in settings)
     others = of_train - settings

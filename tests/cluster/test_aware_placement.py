@@ -69,7 +69,8 @@ def test_slices_leave_a_server_with_a_slow_link(
     best = math.sqrt(placed["nbytes"] * 1.2e5 / 2)
     assert placed["slice_nbytes"] <= best, "the size of slices between machines (Aware, Eq. 4)"
     slow = status_of(machines, "s1")
-    assert 0.3e6 < max(slow["rates"][slow["host"]].values()) < 2e6, "8 Mbit/s"
+    # bytes that a busy reader finds in its buffer look faster than they came
+    assert 0.3e6 < min(slow["rates"][slow["host"]].values()) < 2e6, "8 Mbit/s"
 
 
 def status_of(machines: Machines, server: str) -> dict[str, Any]:

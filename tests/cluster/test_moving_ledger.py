@@ -72,7 +72,9 @@ class MovingServers:
     def join(self, **environ: str) -> Process:
         process = self.job_workers.command.serve(**environ)
         self._started[process.pid] = process
-        self._until(lambda: process.pid in self.pids.values(), "a server joins")
+        # the server may have died again before the journal is read
+        lines = self.job_workers.lines
+        self._until(lambda: any(line.get("pid") == process.pid for line in lines), "a server joins")
         return process
 
     def _one(self, *others: int) -> int:

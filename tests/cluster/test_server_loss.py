@@ -245,7 +245,6 @@ def test_failovers_leave_no_sockets_segments_or_threads(tmp_path: Path) -> None:
             wait_until(
                 lambda: not more_than(belongings(job_servers, job_workers), before),
                 "what the lost servers had is given back",
-                20,
             )
 
         for number in (1, 2):
