@@ -132,7 +132,8 @@ class MovingServers:
         begun = len(self.job_workers.lines)
         leaves = start("drain", "run", f"s{drained}", cwd=self.job_workers.command.cwd)
         self._until(lambda: "draining" in self._told(begun), f"s{drained} is drained")
-        self._kill(victim)
+        if victim in self.pids:  # on a quick machine it may have left already
+            self._kill(victim)
         self._until_left(leaves)
 
     def _told(self, begun: int) -> set[str]:
