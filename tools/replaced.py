@@ -3,7 +3,7 @@
     python -m tools.replaced docs/pictures/replaced.svg [--servers 4]
 
 There are no replicas. A new server joins, and then an old one is drained: it moves its slices to the
-others and leaves. The jobs train under bsp, asp and fsp, and with kind statistics.
+others and leaves. The jobs train under bsp, asp and fsp, and with kind statistics under fsp.
 """
 
 import argparse
@@ -26,10 +26,12 @@ JOBS = {
     "bsp": ("digits", "--sync", "bsp"),
     "asp": ("digits", "--sync", "asp"),
     "fsp": ("digits", "--sync", "fsp", "--timer", "0.2s"),
-    "kind statistics, asp": (
+    "kind statistics, fsp": (
         "kmeans",
         "--sync",
-        "asp",
+        "fsp",
+        "--timer",
+        "0.2s",
         "--set",
         "data=points.npy",
         "--set",
