@@ -147,7 +147,9 @@ def test_nothing_is_left_of_a_job_whose_command_was_killed(
     few = ("--workers", 1, "--servers", 1)
     with started(ray_cluster, tmp_path, "job.py", *few, "--name", "killed"):
         trains(folder := tmp_path / "runs" / "killed")
-    pid = int(log_file(folder, "worker-0").read_text().split("process ")[1].split()[0])
+        log = log_file(folder, "worker-0")
+        soon(lambda: log.exists() and "process " in log.read_text(), "the log has not come")
+    pid = int(log.read_text().split("process ")[1].split()[0])
     soon(lambda: not Path(f"/proc/{pid}").exists(), "the worker still runs")
     nothing_is_left(ray_cluster)
 
