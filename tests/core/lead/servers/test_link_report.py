@@ -3,10 +3,13 @@
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from polyrhythm.core import effects as fx
 from polyrhythm.core.lead.machine import LeadMachine
+from polyrhythm.core.lead.servers.placement import forecast_hosts
 from polyrhythm.core.placement.network import Average
+from polyrhythm.core.sync.registry import traits_of
 from polyrhythm.wire import messages as m
 from tests.core.lead.servers.test_measured import MB, on_hosts, report
 from tests.core.stage import SECOND_NS, of, spec
@@ -37,6 +40,29 @@ def test_the_first_measurement_and_changes_are_written() -> None:
     assert lines(stage, 16 * MB, after_s=30) == [], "no rate has changed by a tenth"
     (further,) = lines(stage, 5 * MB, worker=0, after_s=30)
     assert further["rates"].keys() == {"a", "a-2"}
+
+
+@pytest.mark.parametrize(
+    ("sync", "optimizer_on", "overlapping"),
+    [("asp", "servers", True), ("bsp", "servers", False), ("bsp", "workers", True)],
+)
+def test_pulls_overlap_pushes_without_rounds_and_where_workers_make_the_steps(
+    sync: str, optimizer_on: str, overlapping: bool
+) -> None:
+    stage = on_hosts()
+    stage.attach(0, spec((MB,)))
+    lead = stage.lead
+    job = replace(stage.job, sync=sync, optimizer_on=optimizer_on)
+    throughputs = {"c": 10.0 * MB}
+    forecast = forecast_hosts(
+        job, traits_of(sync), lead.view, lead._routing, lead._network, throughputs
+    )
+    assert forecast is not None
+    # two workers send a model each, and get as much
+    once_s = 2 * lead._routing.nbytes / throughputs["c"]
+    assert forecast.seconds({0: lead._routing.nbytes}) == pytest.approx(
+        once_s if overlapping else 2 * once_s
+    )
 
 
 def test_a_restored_lead_does_not_write_the_same_again() -> None:

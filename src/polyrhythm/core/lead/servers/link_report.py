@@ -42,7 +42,7 @@ class LinkReport:
     ) -> None:
         self._state = state
         self._job = job
-        self._overlaps = not traits.rounds
+        self._traits = traits
         self._view = view
         self._routing = routing
         self._network = network
@@ -77,7 +77,7 @@ class LinkReport:
         """The server on which the transfers of a round take longest, and how long."""
         routing = self._routing
         forecast = forecast_hosts(
-            self._job, self._view, routing, self._network, throughputs, overlaps=self._overlaps
+            self._job, self._traits, self._view, routing, self._network, throughputs
         )
         if forecast is None or not routing.routes:
             return {}

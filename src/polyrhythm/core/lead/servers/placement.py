@@ -75,9 +75,7 @@ class Placement:
         self._network = network
         self._outbox = outbox
         self._measures = job.placement in MEASURING and not routing.slices_stay
-        self._overlaps = not traits.rounds or sums_only(job)
-        """Whether workers push and pull at the same time: without rounds, and with sums that are sent
-        while other slices are pushed."""
+        self._traits = traits
         self._elastic = self._measures and job.placement == ELASTIC
 
     def on_arrived(self, server: int, now_ns: int) -> None:
@@ -145,12 +143,7 @@ class Placement:
             return forecast_elastic(servers, state.observed)
         throughputs = {host: steady.value for host, steady in state.throughputs.items()}
         return forecast_hosts(
-            self._job,
-            self._view,
-            self._routing,
-            self._network,
-            throughputs,
-            overlaps=self._overlaps,
+            self._job, self._traits, self._view, self._routing, self._network, throughputs
         )
 
     # -- the decision --------------------------------------------------------------------------
@@ -214,12 +207,11 @@ class Placement:
 
 def forecast_hosts(
     job: JobSpec,
+    traits: Traits,
     view: View,
     routing: RoutingTable,
     network: Network,
     throughputs: Mapping[str, float],
-    *,
-    overlaps: bool,
 ) -> Forecast | None:
     """The forecast from the throughput of hosts and the place of servers and members."""
     workers: dict[str, int] = {}
@@ -235,7 +227,8 @@ def forecast_hosts(
         network.rate,
         job.replicas,
         _sent_share(job),
-        overlaps=overlaps,
+        # without rounds, and with sums that are sent while other slices are pushed
+        overlaps=not traits.rounds or sums_only(job),
     )
 
 
