@@ -24,7 +24,7 @@ PLACEMENT: tuple[Mutant, ...] = (
     mutant(
         "overlap-assumed",
         "The forecast adds pushes and pulls, although workers pull after all have pushed.",
-        "core:Placement.__init__",
+        "core:forecast_hosts",
         "not traits.rounds",
         "True",
         f"{_LEAD}::test_colocated_servers_keep_equal_shares_with_rounds",
