@@ -81,19 +81,23 @@ def test_all_slices_of_a_checkpoint_count_the_same_visits(tmp_path: Path, sync: 
 def test_a_job_killed_at_any_step_of_writing_resumes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
+    """The workers wait at a gate after two checkpoints, until the test has said which step it is. They
+    wait again before their last batches, because a job that has ended reaches no step."""
     file = tmp_path / "crash-at"
     monkeypatch.setenv("POLYRHYTHM_CRASH_AT", str(file))
     points = POINTS // 2
     job = (*VISITS, "--epochs", EPOCHS, "--workers", 2, "--servers", 2, "--keep", 1)
-    job += ("--set", f"points={points}", "--min-step", "150ms", "--checkpoint-every", "3rounds")
+    job += ("--set", f"points={points}", "--set", "gates=7:14", "--checkpoint-every", "3rounds")
     with Command(*job, cwd=tmp_path, trace=False) as command:
         wait_until(lambda: len(command.journal("checkpoint")) >= 2, "two checkpoints")
         file.write_text(step)
-        command.wait(30)  # the job ends, because it cannot go on without the killed server
+        (tmp_path / "gate-7").touch()
+        command.wait(60)  # the job ends, because it cannot go on without the killed server
         kill_whole(command)
     assert not file.exists(), "the step was not reached"
     _, record = newest(command.run_dir)
     monkeypatch.delenv("POLYRHYTHM_CRASH_AT")
+    (tmp_path / "gate-14").touch()
     result = resume(tmp_path, "--workers", 1, "--checkpoint-every", "1000rounds")
     assert visited(record) + result["points"] == EPOCHS * points
     for block in torch.load(tmp_path / "worker-0.final.pt"):
