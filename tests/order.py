@@ -4,7 +4,8 @@ Tests of real processes mostly wait (mark `cluster`), and tests of functions onl
 process begins with tests that compute, which keeps the processors busy, and all others begin with tests
 that wait. Tests that take tens of seconds (mark `slow`) come first, so that none of them runs alone at
 the end. Tests of a file that share a fixture, such as a job, run in one test process, which makes the
-fixture once.
+fixture once. Tests of a Ray cluster (mark `ray`) take turns, so one test process begins with all of
+them. Dealt to all processes, they would make every process wait for its turn while the processors idle.
 """
 
 from collections.abc import Sequence
@@ -15,14 +16,18 @@ import pytest
 def ordered(items: Sequence[pytest.Item], processes: int) -> list[pytest.Item]:
     """Order the tests for `--dist worksteal`. It gives each test process an equal part of the list,
     and a process without work takes tests from the end of another part."""
-    slow = [item for item in items if _has(item, "slow")]
-    waiting = [item for item in items if _has(item, "cluster") and not _has(item, "slow")]
-    computing = [item for item in items if not _has(item, "cluster") and not _has(item, "slow")]
-    dealt = _dealt(waiting, processes - 1)
+    kinds: dict[str, list[pytest.Item]] = {"ray": [], "slow": [], "cluster": [], "": []}
+    for item in items:
+        kinds[next(mark for mark in kinds if not mark or _has(item, mark))].append(item)
+    turns, slow, waiting, computing = kinds.values()
+    alone = bool(turns) and processes > 2
+    lanes = processes - 1 - alone
+    dealt = _dealt(waiting, lanes)
+    parts = [[*slow[lane::lanes], *dealt[lane]] for lane in range(lanes)]
+    parts = [turns, *parts, []] if alone else [[*turns, *parts[0]], *parts[1:], []]
     found: list[pytest.Item] = []
-    for number in range(processes):
+    for number, part in enumerate(parts):
         size = (len(items) - len(found)) // (processes - number)
-        part = [*slow[number :: processes - 1], *dealt[number]] if number < processes - 1 else []
         fill = max(0, size - len(part))
         found += [*part, *computing[:fill]]
         computing = computing[fill:]

@@ -18,8 +18,8 @@ class Item:
         return self.mark if self.mark == name else None
 
 
-def items(slow: int, waiting: int, computing: int) -> list[Any]:
-    marks = ["cluster"] * waiting + [""] * computing + ["slow"] * slow
+def items(slow: int, waiting: int, computing: int, turns: int = 0) -> list[Any]:
+    marks = ["cluster"] * waiting + [""] * computing + ["slow"] * slow + ["ray"] * turns
     return [Item(number, mark) for number, mark in enumerate(marks)]
 
 
@@ -35,9 +35,19 @@ def parts(found: list[Any], processes: int) -> list[list[Any]]:
 
 @pytest.mark.parametrize("processes", [2, 3, 4, 7])
 @pytest.mark.parametrize(
-    "counts", [(0, 0, 0), (2, 30, 301), (1, 0, 5), (0, 40, 0), (0, 40, 3), (5, 0, 0)]
+    "counts",
+    [
+        (0, 0, 0),
+        (2, 30, 301),
+        (1, 0, 5),
+        (0, 40, 0),
+        (0, 40, 3),
+        (5, 0, 0),
+        (2, 30, 301, 9),
+        (0, 0, 0, 3),
+    ],
 )
-def test_every_test_is_run_once(counts: tuple[int, int, int], processes: int) -> None:
+def test_every_test_is_run_once(counts: tuple[int, ...], processes: int) -> None:
     before = items(*counts)
     found = ordered(before, processes)
     assert len(found) == len(before) and set(found) == set(before)
@@ -52,6 +62,15 @@ def test_all_processes_but_one_begin_with_tests_that_take_long_and_then_wait() -
         assert marks == ["slow"] * long + ["cluster"] * waiting + [""] * (
             len(marks) - long - waiting
         )
+    assert {item.mark for item in last} == {""}
+
+
+def test_one_process_begins_with_all_tests_that_take_turns() -> None:
+    turning, *others, last = parts(ordered(items(slow=3, waiting=30, computing=300, turns=9), 5), 5)
+    assert [item.mark for item in turning] == ["ray"] * 9 + [""] * (len(turning) - 9)
+    for part in others:
+        marks = [item.mark for item in part]
+        assert "ray" not in marks and marks[:11] == ["slow"] + ["cluster"] * 10
     assert {item.mark for item in last} == {""}
 
 
