@@ -3,15 +3,17 @@
 import os
 import signal
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from polyrhythm.errors import JobFailed
 from polyrhythm.observe.journal import read_journal
 from polyrhythm.observe.runs import JOURNAL, RESULT, load_run
-from tests.cluster.ray_jobs import JOB, command, environment, nothing_is_left, trains
+from tests.cluster.ray_jobs import JOB, command, environment, nothing_is_left, started, trains
 from tests.commands.start import run
-from tests.ray_cluster import RayCluster
+from tests.ray_cluster import RayCluster, soon
 
 pytestmark = [pytest.mark.cluster, pytest.mark.ray, pytest.mark.timeout(300, func_only=True)]
 
@@ -65,4 +67,65 @@ def test_a_detached_job_that_cannot_begin_is_an_error_of_its_command(
     assert "s0 and s1 have not started yet" in refused.stderr.split("no room")[0], refused.stderr
     assert "the cluster has no room for this job after 5 s" in refused.stderr
     assert not (tmp_path / "runs").exists()
+    nothing_is_left(ray_cluster)
+
+
+# -- the handshake between a command and its detached actor ---------------------------------------
+
+
+def fails_at_once(begun: Callable[[], None]) -> None:
+    raise RuntimeError("a fault of the program")
+
+
+def begins_and_fails(begun: Callable[[], None]) -> None:
+    begun()
+    raise RuntimeError("a fault of the program")
+
+
+def begins_and_ends(begun: Callable[[], None]) -> None:
+    begun()
+
+
+class Unreadable:
+    """A job that the process of the actor cannot read."""
+
+    def __call__(self, begun: Callable[[], None]) -> None: ...
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (int, ("no number",))
+
+
+def test_the_answer_of_a_detached_job_is_kept_until_the_command_has_it(
+    ray_cluster: RayCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the job does, the command gets an answer, and the actor ends."""
+    from polyrhythm.engines.ray import joined
+    from polyrhythm.engines.ray_detached import LOG, detach
+
+    with joined(ray_cluster.address, 0):
+        with pytest.raises(JobFailed, match="^RuntimeError: a fault of the program$"):
+            detach(fails_at_once, tmp_path, None)
+        with pytest.raises(JobFailed, match="could not be started: .*no number") as error:
+            detach(Unreadable(), tmp_path, None)
+        assert "\n" not in str(error.value)
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "getuid", lambda: 12345)
+            with pytest.raises(JobFailed, match="--detach: Ray runs as user .* and this command"):
+                detach(begins_and_ends, tmp_path, None)
+        detach(begins_and_ends, tmp_path, None)
+        detach(begins_and_fails, tmp_path, None)
+        log = tmp_path / LOG
+        soon(lambda: "polyrhythm: RuntimeError: a fault" in log.read_text(), "no word in the log")
+        nothing_is_left(ray_cluster)
+
+
+def test_a_detached_job_that_has_not_begun_ends_with_its_command(
+    ray_cluster: RayCluster, tmp_path: Path
+) -> None:
+    (tmp_path / "job.py").write_text(JOB)
+    waits = ("--detach", "--name", "waits", "--resources-per-server", "nothing=1")
+    with started(ray_cluster, tmp_path, "job.py", *waits, "--start-timeout", 600) as program:
+        log = tmp_path / "runs" / "waits" / "command.log"
+        soon(lambda: log.exists() and "not started yet" in log.read_text(), "nothing is said")
+        program.kill()
     nothing_is_left(ray_cluster)

@@ -3,14 +3,21 @@
 A detached actor runs what the command would run otherwise. It owns all actors of the job, so Ray ends
 these, and removes the group of the servers, when the actor ends. *It runs on the node of the command,
 because the folder of the run is there.* So `status`, `why` and `stop` find the run as usual.
+
+The actor has a connection to the command, which ends when the command knows whether the job has begun,
+or is gone. *Until the job has begun, it ends with its command.* The actor keeps its answer as long as
+the connection lasts.
 """
 
 import os
+import secrets
+import socket
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Mapping
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -18,7 +25,7 @@ from typing import IO, Any
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from polyrhythm.core.cluster import AUTO
+from polyrhythm.core.cluster import AUTO, process_end
 from polyrhythm.engines.ray import joined
 from polyrhythm.errors import JobFailed, PolyrhythmError
 
@@ -26,8 +33,6 @@ LOG = "command.log"
 """What the command would print, in the folder of the run."""
 _ASK = "ask"
 _ASK_S = 0.5
-_ASKED_S = 30.0
-"""How long the actor of a job that did not begin can be asked why. The command kills it then."""
 _OWN = ("RAY_", "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "PYTHONPATH")
 """The beginnings of the names of variables that the actor keeps as Ray has set them."""
 
@@ -69,33 +74,55 @@ class _Surroundings:
 class DetachedJob:
     """The actor."""
 
-    def __init__(self) -> None:
+    def __init__(self, job: Job, log: str, caller: str, surroundings: _Surroundings) -> None:
+        """`caller`: the name of the socket of the command."""
+        surroundings.enter()
+        self._job = job
+        self._log = log
         self._begun = threading.Event()
         self._failed: str | None = None
+        self._released = threading.Event()
+        """Set when the command knows whether the job has begun, or is gone."""
+        link = socket.socket(socket.AF_UNIX)
+        link.connect(caller)
+        threading.Thread(target=self._until_released, args=(link,), daemon=True).start()
 
-    def run(self, job: Job, log: str, surroundings: _Surroundings) -> None:
-        with (
-            open(log, "a", buffering=1) as file,
-            redirect_stdout(file),
-            redirect_stderr(file),
-        ):
-            try:
-                surroundings.enter()
-                job(self._begun.set)
-            except PolyrhythmError as error:
-                self._fail(file, str(error))
-            except Exception as error:
-                self._fail(file, f"{type(error).__name__}: {error}")
-                raise
-        ray.actor.exit_actor()
+    def _until_released(self, link: socket.socket) -> None:
+        with suppress(OSError):
+            link.recv(1)
+        self._released.set()
+        if not self._begun.is_set():
+            os._exit(1)
 
-    def _fail(self, log: IO[str], failed: str) -> None:
-        if self._begun.is_set():
-            log.write(f"polyrhythm: {failed}\n")
-            return
-        self._failed = failed
-        self._begun.set()
-        time.sleep(_ASKED_S)
+    def run(self) -> None:
+        try:
+            with (
+                open(self._log, "a", buffering=1) as file,
+                redirect_stdout(file),
+                redirect_stderr(file),
+            ):
+                self._failed = self._run()
+        except OSError as error:
+            self._failed = str(error)
+        finally:
+            self._begun.set()
+            self._released.wait()
+            ray.actor.exit_actor()
+
+    def _run(self) -> str | None:
+        """Why the job did not begin. A failure after that goes to the log."""
+        try:
+            self._job(self._begun.set)
+            return None
+        except PolyrhythmError as error:
+            failed = str(error)
+        except Exception as error:
+            traceback.print_exc()
+            failed = f"{type(error).__name__}: {error}"
+        if not self._begun.is_set():
+            return failed
+        print(f"polyrhythm: {failed}")
+        return None
 
     @ray.method(concurrency_group=_ASK)
     def begun(self) -> _BegunRun:
@@ -107,34 +134,50 @@ def detach(job: Job, run_dir: Path, address: str | None) -> None:
     """Let a detached actor run this job. Returns when the job has begun. Until then, what the job
     prints is shown. Raises JobFailed if it does not begin; a KeyboardInterrupt ends it."""
     log = run_dir / LOG
-    with log.open("w+") as shown, joined(address or AUTO, 0):
-        context = ray.get_runtime_context()
-        remote: Any = ray.remote  # its types do not know all of its options
-        actor = (
-            remote(concurrency_groups={_ASK: 1}, max_restarts=0)(DetachedJob)
-            .options(
-                name=f"polyrhythm: {run_dir.name}",
-                namespace=f"polyrhythm-{run_dir.name}-{time.time_ns()}",
-                lifetime="detached",
-                num_cpus=0,
-                scheduling_strategy=NodeAffinitySchedulingStrategy(
-                    context.get_node_id(), soft=False
-                ),
-            )
-            .remote()
-        )
+    with (
+        log.open("w+") as shown,
+        joined(address or AUTO, 0),
+        socket.socket(socket.AF_UNIX) as caller,
+    ):
+        caller.bind(f"\0polyrhythm-{secrets.token_hex(16)}")  # it needs no file
+        caller.listen()
+        actor = None
         try:
-            running = actor.run.remote(job, str(log), _Surroundings.of_this_process())
+            actor = _create(job, run_dir, str(log), caller.getsockname().decode())
             failed = _await_begin(actor, shown)
+            if failed is not None:
+                raise JobFailed(failed)
         except ray.exceptions.RayError as error:
-            raise JobFailed(f"the detached job could not be started: {error}") from None
+            _kill(actor)
+            how = process_end(str(error), "")
+            raise JobFailed(f"the detached job could not be started: {how}") from None
         except BaseException:
-            ray.kill(actor)
+            _kill(actor)
             raise
-        if failed is not None:
+
+
+def _create(job: Job, run_dir: Path, log: str, caller: str) -> Any:
+    remote: Any = ray.remote  # its types do not know all of its options
+    here = ray.get_runtime_context().get_node_id()
+    actor = (
+        remote(concurrency_groups={_ASK: 1}, max_restarts=0)(DetachedJob)
+        .options(
+            name=f"polyrhythm: {run_dir.name}",
+            namespace=f"polyrhythm-{run_dir.name}-{time.time_ns()}",
+            lifetime="detached",
+            num_cpus=0,
+            scheduling_strategy=NodeAffinitySchedulingStrategy(here, soft=False),
+        )
+        .remote(job, log, caller, _Surroundings.of_this_process())
+    )
+    actor.run.remote()
+    return actor
+
+
+def _kill(actor: Any) -> None:
+    if actor is not None:
+        with suppress(ray.exceptions.RayError, ValueError):
             ray.kill(actor)
-            raise JobFailed(failed)
-        del running  # the job goes on without anyone who waits for its end
 
 
 def _await_begin(actor: Any, shown: IO[str]) -> str | None:
