@@ -22,6 +22,14 @@ PLACEMENT: tuple[Mutant, ...] = (
         f"{_PAPER}::test_without_overlap_equal_shares_are_best_if_slow_nodes_have_workers",
     ),
     mutant(
+        "large-host-without-links",
+        "A host with at least half of the workers holds all slices, however slow its links are.",
+        "core:_share_freely",
+        "slowest_s <= shortest_s * (1 + _PRECISION)",
+        "True",
+        f"{_PAPER}::test_slow_links_of_a_host_with_half_of_the_workers_are_limits",
+    ),
+    mutant(
         "overlap-assumed",
         "The forecast adds pushes and pulls, although workers pull after all have pushed.",
         "core:forecast_hosts",

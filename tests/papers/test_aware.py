@@ -240,6 +240,42 @@ def test_water_filling_is_the_optimum() -> None:
         assert slowest == pytest.approx(best_time(lines, 1.0), rel=1e-6)
 
 
+def lines_beside_a_large_host(rng: random.Random) -> list[LoadLine]:
+    """One host has at least half of all workers, and links may be slow."""
+    beside = [rng.randint(0, 1) for _ in range(rng.randint(1, 8))]
+    workers = [max(1, sum(beside) + rng.randint(0, 3)), *beside]
+    copies = rng.choice([0, 0, 1])
+    lines = []
+    for count in workers:
+        rate = rng.uniform(20, 220)
+        line = host_line(1.0, rate, workers=count, all_workers=sum(workers), replicas=copies)
+        if rng.random() < 0.4:
+            line = msgspec.structs.replace(line, most=rate / rng.uniform(1, 50))
+        lines.append(line)
+    rng.shuffle(lines)
+    return lines
+
+
+def test_slow_links_of_a_host_with_half_of_the_workers_are_limits() -> None:
+    """A host that is not slower with more slices would hold all of them, if its links could carry them.
+    A link that is fast enough changes nothing."""
+    rng = random.Random(11)
+    limited = 0
+    for _ in range(INSTANCES):
+        lines = lines_beside_a_large_host(rng)
+        held = water_fill(lines, 1.0)
+        assert min(held) >= 0.0 and sum(held) == pytest.approx(1.0)
+        slowest = max(line.seconds(part) for line, part in zip(lines, held, strict=True))
+        assert slowest == pytest.approx(best_time(lines, 1.0), rel=1e-6)
+        unlimited = [msgspec.structs.replace(line, most=math.inf) for line in lines]
+        free = water_fill(unlimited, 1.0)
+        if any(part > line.most * slowest for line, part in zip(lines, free, strict=True)):
+            limited += 1
+        elif min(line.byte_s for line in lines) <= 0:
+            assert held == free
+    assert limited > INSTANCES / 5
+
+
 def algorithm_1(rates: Sequence[float], nbytes: float, *, clamps: bool) -> list[float]:
     """The paper's "Load distribution" with the corrected denominator. `clamps`: no load falls below
     zero, and a node without load gives none away."""

@@ -20,6 +20,9 @@ from collections.abc import Sequence
 
 import msgspec
 
+_PRECISION = 1e-9
+_HALVINGS = 50
+
 
 class LoadLine(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The time of a round on a host with m bytes of slices: the longest of `fixed_s` + `byte_s` *
@@ -41,6 +44,20 @@ class LoadLine(msgspec.Struct, frozen=True, array_like=True, gc=False):
     def holds(self, seconds: float) -> float:
         """The most bytes with which a round takes so long. It must take at least `fixed_s`."""
         return min((seconds - self.fixed_s) / self.byte_s, seconds * self.most)
+
+    def range_within(self, seconds: float, nbytes: float) -> tuple[float, float] | None:
+        """The fewest and the most of `nbytes` with which a round takes at most so long; None if it
+        takes longer with any number of bytes."""
+        least, most = 0.0, min(nbytes, seconds * self.most)
+        lines = ((self.fixed_s, self.byte_s), (self.away_s, -self.away_byte_s))
+        for at_nothing_s, slope in lines:
+            if slope > 0:
+                most = min(most, (seconds - at_nothing_s) / slope)
+            elif slope < 0:
+                least = max(least, (seconds - at_nothing_s) / slope)
+            elif at_nothing_s > seconds:
+                return None
+        return None if least > most else (least, most)
 
     @property
     def lowest(self) -> tuple[float, float]:
@@ -100,14 +117,61 @@ def water_fill(lines: Sequence[LoadLine], nbytes: float) -> list[float]:
 
 def _share_freely(lines: Sequence[LoadLine], free: Sequence[bool], nbytes: float) -> list[float]:
     """The division if some hosts are not slower with more slices, because at least half of the
-    workers run there: these hosts hold everything, in proportion to their rates."""
+    workers run there. These hosts hold everything, in proportion to their rates, unless
+    a round is shorter otherwise, because one of their links is slow: then each holds as much as its
+    links allow in the shortest round, and the other hosts hold the rest."""
     weights = [
         1 / max(line.fixed_s, line.away_s, 1e-300) if is_free else 0.0
         for line, is_free in zip(lines, free, strict=True)
     ]
     largest = max(weights)
     weights = [weight / largest for weight in weights]
-    return [nbytes * weight / sum(weights) for weight in weights]
+    held = [nbytes * weight / sum(weights) for weight in weights]
+    slowest_s = max(line.seconds(part) for line, part in zip(lines, held, strict=True))
+    shortest_s = _shortest_s(lines, nbytes, slowest_s)
+    ranges = _ranges_within(lines, nbytes, shortest_s)
+    if ranges is None or slowest_s <= shortest_s * (1 + _PRECISION):
+        return held
+    needed = sum(least for (least, _), is_free in zip(ranges, free, strict=True) if not is_free)
+    parts = _between(
+        [r for r, is_free in zip(ranges, free, strict=True) if is_free], nbytes - needed
+    )
+    others = [line for line, is_free in zip(lines, free, strict=True) if not is_free]
+    rest = water_fill(others, max(0.0, nbytes - sum(parts))) if others else []
+    taken = {True: iter(parts), False: iter(rest)}
+    held = [max(0.0, next(taken[is_free])) for is_free in free]
+    return [nbytes * part / sum(held) for part in held]  # corrects the rounding of floats
+
+
+def _ranges_within(
+    lines: Sequence[LoadLine], nbytes: float, seconds: float
+) -> list[tuple[float, float]] | None:
+    """The fewest and the most bytes of each host, if all hosts together can hold `nbytes` such that a
+    round takes at most so long; otherwise None."""
+    ranges = [line.range_within(seconds, nbytes) for line in lines]
+    found = [each for each in ranges if each is not None]
+    if len(found) < len(lines):
+        return None
+    fits = sum(least for least, _ in found) <= nbytes <= sum(most for _, most in found)
+    return found if fits else None
+
+
+def _shortest_s(lines: Sequence[LoadLine], nbytes: float, possible_s: float) -> float:
+    """The shortest time of a round, by bisection. A round of `possible_s` is possible."""
+    low, high = 0.0, possible_s * (1 + _PRECISION / 2)
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        fits = _ranges_within(lines, nbytes, middle) is not None
+        low, high = (low, middle) if fits else (middle, high)
+    return high
+
+
+def _between(ranges: Sequence[tuple[float, float]], nbytes: float) -> list[float]:
+    """Divide as many of these bytes as possible. Each part is as far from the least to the most in its
+    range as the others."""
+    least, most = sum(low for low, _ in ranges), sum(high for _, high in ranges)
+    share = min(1.0, (nbytes - least) / (most - least)) if most > least else 0.0
+    return [low + share * (high - low) for low, high in ranges]
 
 
 def _level(lines: Sequence[LoadLine], nbytes: float) -> float:
