@@ -215,6 +215,14 @@ GOAL = "the job reached its goal: 9 rounds"
             {"state": "rising", **RISING, "objective": 0.7},
             f"{GOAL}, but its model has become worse",
         ),
+        (
+            {"state": "rising", "first": 1.55, "best": 1.53, "objective": 2.32},
+            f"{GOAL}, but its objective has risen",
+        ),
+        (
+            {"state": "rising", "first": 1.55, "best": 1.53, "objective": 3.2},
+            f"{GOAL}, but its model has diverged",
+        ),
         ({"state": "stalled"}, f"{GOAL}, but its model has learned nothing"),
         (
             {"state": "not-finite", "workers": [0]},

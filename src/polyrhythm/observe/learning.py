@@ -124,7 +124,8 @@ def ended_in_words(state: RunState) -> str | None:
         return reason
     match finding.state:
         case LearningState.RISING if finding.lost_share >= _HALF:
-            return f"{reason}, but its model has diverged"
+            worse = "model has diverged" if _diverged(finding) else "objective has risen"
+            return f"{reason}, but its {worse}"
         case LearningState.RISING:
             return f"{reason}, but its model has become worse"
         case LearningState.STALLED:
@@ -133,6 +134,16 @@ def ended_in_words(state: RunState) -> str | None:
             return f"{reason}, but losses of its last pass are not finite"
         case _:
             return f"{reason}, but its training was unstable"
+
+
+def _diverged(finding: Finding) -> bool:
+    """Whether a model that has lost what it gained has diverged. *If the objective has hardly ever been
+    below its first value, and is not far above it, that is not known*: the loss of a GAN, and that of
+    contrastive learning with a queue, may rise while the model learns."""
+    first, best, last = finding.first, finding.best, finding.objective
+    if first is None or best is None or last is None:
+        return True
+    return first - best >= _FALLEN * abs(first) or last - first >= abs(first)
 
 
 def learning_result(state: RunState, job: JobSpec) -> dict[str, Any] | None:
