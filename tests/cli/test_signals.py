@@ -38,6 +38,26 @@ run()
 """
 
 
+DROPPED = """
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
+class Interrupted:
+    def __del__(self):
+        {what}
+
+class Finder:
+    def find_spec(self, name, path, target=None):
+        if name == "polyrhythm.cli.train":
+            Interrupted()
+
+from polyrhythm.cli.entry import run
+sys.meta_path.insert(0, Finder())
+sys.argv = ["polyrhythm", "train", "--threads", "0"]
+run()
+"""
+
+
 def python(code: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-c", code],
@@ -68,3 +88,15 @@ def test_ctrl_c_while_modules_are_imported_leaves_no_folder_and_no_traceback(
     assert done.returncode == 130
     assert "Traceback" not in done.stderr and not done.stdout
     assert not list(tmp_path.iterdir())
+
+
+def test_ctrl_c_has_its_effect_though_python_drops_the_exception(tmp_path: Path) -> None:
+    """Python drops exceptions of finalizers, and of a callback that every import calls."""
+    done = python(DROPPED.format(what="os.kill(os.getpid(), signal.SIGINT)"), tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+def test_other_exceptions_that_python_drops_are_shown(tmp_path: Path) -> None:
+    done = python(DROPPED.format(what="raise ValueError('a finalizer')"), tmp_path)
+    assert done.returncode == 2
+    assert "ValueError: a finalizer" in done.stderr and "--threads is 0" in done.stderr
