@@ -5,6 +5,7 @@ from tests.mutants.mutant import Mutant, mutant
 _PROGRESS = "tests/observe/test_progress.py"
 _RESULT = "tests/observe/test_result.py"
 _ADVICE = "tests/observe/test_advice.py"
+_SIGNALS = "tests/cli/test_signals.py"
 
 TERMINAL: tuple[Mutant, ...] = (
     # -- estimates -----------------------------------------------------------------------------
@@ -97,5 +98,15 @@ TERMINAL: tuple[Mutant, ...] = (
         "exchange / times",
         "0.0",
         f"{_ADVICE}::test_the_exchange_takes_most",
+    ),
+    # -- signals -------------------------------------------------------------------------------
+    mutant(
+        "a-dropped-ctrl-c-has-no-effect",
+        "The program goes on after Ctrl-C if Python drops the exception.",
+        "cli:end_if_interrupted",
+        "issubclass(dropped.exc_type, KeyboardInterrupt)",
+        "False",
+        f"{_SIGNALS}::test_ctrl_c_has_its_effect_though_python_drops_the_exception",
+        slow=True,
     ),
 )
