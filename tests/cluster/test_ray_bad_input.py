@@ -95,3 +95,27 @@ def test_two_jobs_of_one_name_run_in_one_session(ray_cluster: RayCluster, tmp_pa
             pr.train("digits", engine=RAY, address="127.0.0.1:1", runs_dir=tmp_path, quiet=True)
     assert ended == ["stopped on request"] and outcome.ended == ended[0], first.said + second.said
     nothing_is_left(ray_cluster)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"resources_per_worker": {"GPU": 1.5}},
+        {"resources_per_server": {"CPU": 0.00001}},
+        {"resources_per_server": {"zone": "!!"}},
+    ],
+)
+def test_amounts_and_labels_that_ray_refuses_are_an_error_of_one_line(
+    ray_cluster: RayCluster, tmp_path: Path, asked: dict[str, Any]
+) -> None:
+    with pytest.raises(pr.errors.UsageError) as error:
+        pr.train(
+            "digits",
+            engine=RAY,
+            address=ray_cluster.address,
+            runs_dir=tmp_path / "runs",
+            quiet=True,
+            **asked,
+        )
+    assert str(error.value).startswith("Ray refuses what the processes ask for: ")
+    nothing_is_left(ray_cluster)

@@ -157,6 +157,9 @@ def test_nothing_is_left_of_a_job_whose_command_was_killed(
 def test_a_cluster_without_room_for_the_servers_is_said_and_fails_the_job(
     ray_cluster: RayCluster, tmp_path: Path
 ) -> None:
+    import ray
+
+    shows = ray._private.worker.print_to_stdstream
     with pytest.raises(pr.errors.JobFailed) as error:
         pr.train(
             "digits",
@@ -173,6 +176,7 @@ def test_a_cluster_without_room_for_the_servers_is_said_and_fails_the_job(
     assert "no node of the cluster has that (nodes: CPU=4,GPU=0)" in str(error.value)
     assert not (tmp_path / "runs").exists(), "a job that has not begun leaves no folder"
     assert "ray" not in os.environ.get("PYTHONBREAKPOINT", ""), "breakpoint() is Ray's now"
+    assert ray._private.worker.print_to_stdstream is shows, "Ray does not show messages any more"
     nothing_is_left(ray_cluster)
 
 
@@ -182,6 +186,22 @@ def test_an_address_where_no_cluster_answers_is_refused_at_once(tmp_path: Path) 
             "digits", engine=RAY, address="127.0.0.1:1", runs_dir=tmp_path / "runs", quiet=True
         )
     assert not (tmp_path / "runs").exists()
+
+
+def test_a_cluster_that_was_killed_counts_as_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray keeps a note of its address, and would try to reach it for minutes."""
+    import ray
+
+    (tmp_path / "ray").mkdir()
+    (tmp_path / "ray" / "ray_current_cluster").write_text("127.0.0.1:1")
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    # other clusters run on this machine
+    monkeypatch.setattr(ray._private.services, "find_gcs_addresses", set)
+    with pytest.raises(pr.errors.PolyrhythmError, match="no Ray cluster runs on this machine"):
+        pr.train("digits", engine=RAY, address="auto", runs_dir=tmp_path / "runs", quiet=True)
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from polyrhythm.errors import JobFailed
+from polyrhythm.errors import JobFailed, UsageError
 from polyrhythm.observe.journal import read_journal
 from polyrhythm.observe.runs import JOURNAL, RESULT, load_run
 from tests.cluster.ray_jobs import JOB, command, environment, nothing_is_left, started, trains
@@ -117,6 +117,16 @@ def test_the_answer_of_a_detached_job_is_kept_until_the_command_has_it(
         log = tmp_path / LOG
         soon(lambda: "polyrhythm: RuntimeError: a fault" in log.read_text(), "no word in the log")
         nothing_is_left(ray_cluster)
+
+
+def test_a_detached_job_is_refused_on_a_cluster_that_ends_with_its_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from polyrhythm.engines.ray_detached import detach
+
+    monkeypatch.setenv("RAY_ADDRESS", "local")
+    with pytest.raises(UsageError, match="RAY_ADDRESS is 'local'"):
+        detach(begins_and_ends, tmp_path, None)
 
 
 def test_a_detached_job_that_has_not_begun_ends_with_its_command(

@@ -3,6 +3,7 @@
 import pytest
 
 from polyrhythm.core.cluster import (
+    CLIENT,
     ClusterNode,
     Demand,
     Placing,
@@ -126,6 +127,8 @@ def test_a_session_of_this_process_is_used() -> None:
     assert choose_address("10.0.0.9:6379", None, "10.0.0.9:6379") == "10.0.0.9:6379"
     with pytest.raises(UsageError, match="has joined the Ray cluster at 10.0.0.9:6379 already"):
         choose_address("10.0.0.1:6379", None, "10.0.0.9:6379")
+    with pytest.raises(UsageError, match="this process has joined a cluster by Ray Client"):
+        choose_address(None, None, CLIENT)
 
 
 @pytest.mark.parametrize(

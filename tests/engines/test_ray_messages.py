@@ -1,10 +1,14 @@
 """The messages between an engine and an actor: nothing is lost, and their order is kept."""
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 pytest.importorskip("ray")
 
-from polyrhythm.engines.ray_process import Inbox, Outbox
+from polyrhythm.engines.ray_process import Inbox, Outbox, RayProcess
 
 
 def test_an_entry_is_returned_again_until_it_is_confirmed() -> None:
@@ -47,3 +51,40 @@ def test_messages_are_read_in_the_order_of_their_numbers() -> None:
     inbox.put(0, b"first")
     inbox.put(2, b"third")
     assert [inbox.get() for _ in range(3)] == [b"first", b"second", b"third"]
+
+
+PRINTS = """
+import os, sys, threading
+from polyrhythm.engines.ray_process import Outbox, OutputReader
+
+def print_forever():
+    while True:
+        print("noise", flush=True)
+
+outbox = Outbox()
+reader = OutputReader(outbox)
+os.unlink(sys.argv[1])
+print("after the file was deleted", flush=True)
+threading.Thread(target=print_forever, daemon=True).start()
+reader.end()
+entries = outbox.take(0, 0).entries
+os._exit(0 if b"after the file was deleted\\n" in b"".join(data for _, data in entries) else 1)
+"""
+
+
+def test_the_output_of_a_process_ends_though_its_file_is_deleted_and_a_thread_goes_on_printing(
+    tmp_path: Path,
+) -> None:
+    log = tmp_path / "log"
+    with log.open("wb") as file:
+        words = [sys.executable, "-c", PRINTS, str(log)]
+        ended = subprocess.run(words, stdout=file, stderr=subprocess.PIPE, timeout=100)
+    assert ended.returncode == 0, ended.stderr
+
+
+def test_a_request_of_another_version_is_refused_before_it_is_read() -> None:
+    process = RayProcess("s0", 1)
+    process.run(b"not for this version", b"", "0.0.0")
+    heard = process._outbox.take(0, 0)
+    (told,) = [data for printed, data in heard.entries if not printed]
+    assert heard.status == 1 and b"install the same version on every node" in told

@@ -56,6 +56,23 @@ CLUSTER: tuple[Mutant, ...] = (
         f"{_DECISIONS}::test_a_session_of_this_process_is_used",
     ),
     mutant(
+        "client-session-taken",
+        "A job runs in a session of Ray Client, through whose proxy its messages travel.",
+        "core:choose_address",
+        "joined == CLIENT",
+        "False",
+        f"{_DECISIONS}::test_a_session_of_this_process_is_used",
+    ),
+    mutant(
+        "request-of-another-version-read",
+        "A node with another version of polyrhythm reports that it cannot read its request.",
+        "engines:RayProcess.run",
+        "version != VERSION",
+        "False",
+        f"{_MESSAGES}::test_a_request_of_another_version_is_refused_before_it_is_read",
+        slow=True,
+    ),
+    mutant(
         "unconfirmed-message-dropped",
         "A message of a process is lost if the call that returned it did not arrive.",
         "engines:Outbox.take",

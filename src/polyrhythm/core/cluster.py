@@ -125,12 +125,23 @@ def check_ray(version: str) -> None:
 
 AUTO, HERE = "auto", "local"
 """An address: the cluster of this machine, or a new one that ends with the job."""
+CLIENT = "ray://"
+"""The address of a session of Ray Client."""
+
+
+_NO_CLIENT = (
+    "Ray Client (ray://), which is not supported, because messages of the processes would travel"
+    " through a proxy that ends with its connection; run this command on a node of the cluster, for"
+    " example with 'ray job submit', and give HOST:PORT"
+)
 
 
 def choose_address(given: str | None, environment: str | None, joined: str | None) -> str | None:
     """The address of the cluster to join; None: the cluster of this machine, or else a new one.
     `given`: the option. `environment`: RAY_ADDRESS. `joined`: the address of the cluster that this
     process has joined already. Raises UsageError if the address cannot be used."""
+    if joined == CLIENT:
+        raise UsageError(f"this process has joined a cluster by {_NO_CLIENT}")
     if joined is not None:
         if given not in (None, AUTO, joined):
             raise UsageError(
@@ -144,11 +155,7 @@ def choose_address(given: str | None, environment: str | None, joined: str | Non
     if address is None or address in (AUTO, HERE):
         return address
     if "://" in address:
-        raise UsageError(
-            f"{source} {address}: Ray Client (ray://) is not supported, because messages of the"
-            " processes would travel through a proxy that ends with its connection; run this command"
-            " on a node of the cluster, for example with 'ray job submit', and give HOST:PORT"
-        )
+        raise UsageError(f"{source} {address}: {_NO_CLIENT}")
     host, _, port = address.rpartition(":")
     if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
         raise UsageError(f"{source} {address!r} is not understood: give HOST:PORT, auto or local")

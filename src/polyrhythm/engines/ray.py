@@ -32,6 +32,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from polyrhythm.core.cluster import (
     AUTO,
+    CLIENT,
     CPU,
     GPU,
     HERE,
@@ -65,7 +66,7 @@ from polyrhythm.engines.host import (
 from polyrhythm.engines.ray_process import GROUPS, ActorPlace, Heard, RayProcess
 from polyrhythm.engines.requests import ChildRequest, Told, encode
 from polyrhythm.engines.supervisor import Supervisor
-from polyrhythm.errors import JobFailed, PolyrhythmError
+from polyrhythm.errors import JobFailed, PolyrhythmError, UsageError
 from polyrhythm.release import VERSION
 
 _DIAL_S = 5.0
@@ -74,6 +75,8 @@ _LOOK_S = 1.0
 _CONTROL_S = 20.0
 """How long the control service (GCS) of the cluster may be away before the job ends. Ray itself ends
 this process when it was away for a minute."""
+_SILENT_S = 10.0
+"""How long a look at the cluster may take."""
 _CLOSE_S = 10.0
 _KILLED_S = 5.0
 """How long after an order to kill a process it counts as ended, if Ray has not reported the end."""
@@ -110,42 +113,57 @@ def joined(given: str | None, cpus: float) -> Iterator[None]:
     """This process has joined a cluster within this context. `given`: the option --address. `cpus`: how
     many CPUs a cluster must have that is started for this job."""
     check_ray(ray.__version__)
-    before = ray.get_runtime_context().gcs_address if ray.is_initialized() else None
+    before = _address_of_session()
     address = choose_address(given, os.environ.get("RAY_ADDRESS"), before)
     if before is not None:
         yield
         return
-    with _settings_of_process_kept():
+    with _messages_of_ray_kept_away():
         try:
-            _join(address, cpus)
-        except (ConnectionError, RuntimeError, ValueError) as error:
-            raise PolyrhythmError(f"cannot join the Ray cluster: {_first_line(error)}") from None
-    _keep_messages_of_ray_away()
-    try:
-        yield
-    finally:
-        within(_CLOSE_S, ray.shutdown)
+            with _settings_of_process_kept():
+                _join(address, cpus)
+            yield
+        finally:
+            within(_CLOSE_S, ray.shutdown)
+
+
+def _address_of_session() -> str | None:
+    """The address of the cluster that this process has joined already."""
+    if ray.util.client.ray.is_connected():
+        return CLIENT
+    return ray.get_runtime_context().gcs_address if ray.is_initialized() else None
 
 
 def _join(address: str | None, cpus: float) -> None:
-    how: dict[str, Any] = {"log_to_driver": False, "logging_level": "critical"}
-    if address not in (None, AUTO, HERE):
+    if address in (None, AUTO):
+        running = _running_cluster()
+        if running is None and address == AUTO:
+            raise PolyrhythmError(
+                "no Ray cluster runs on this machine: start one with 'ray start --head', or give"
+                " --address HOST:PORT"
+            )
+        address = running or HERE
+    elif address != HERE:
         assert address is not None
         _check_answers(address)
+    how: dict[str, Any] = {"log_to_driver": False, "logging_level": "critical"}
+    if address == HERE:
+        how["num_cpus"] = max(os.cpu_count() or 1, math.ceil(cpus))
+        how["include_dashboard"] = False
+    try:
         ray.init(address, **how)
-        return
-    if address != HERE:
-        try:
-            ray.init(AUTO, **how)
-            return
-        except ConnectionError:
-            if address == AUTO:
-                raise PolyrhythmError(
-                    "no Ray cluster runs on this machine: start one with 'ray start --head', or give"
-                    " --address HOST:PORT"
-                ) from None
-    most = max(os.cpu_count() or 1, int(-(-cpus // 1)))
-    ray.init(HERE, num_cpus=most, include_dashboard=False, **how)
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        raise PolyrhythmError(f"cannot join the Ray cluster: {_first_line(error)}") from None
+
+
+def _running_cluster() -> str | None:
+    """The address of the cluster of this machine; None if none answers. Ray keeps a note of the newest
+    one, also when it was killed, and would wait for that one for minutes."""
+    try:
+        found: str = ray._private.services.get_ray_address_from_environment(AUTO, None)
+    except ConnectionError:
+        return None
+    return found if _control_fault(found) is None else None
 
 
 def _check_answers(address: str) -> None:
@@ -187,13 +205,21 @@ def _settings_of_process_kept() -> Iterator[None]:
             os.environ[_DEBUGGER] = debugger
 
 
-def _keep_messages_of_ray_away() -> None:
+@contextlib.contextmanager
+def _messages_of_ray_kept_away() -> Iterator[None]:
     """Ray prints messages about dead actors and nodes on the stdout of the process that has called
     `ray.init`, even if its logs are not printed there. A command that prints one JSON object must print
     nothing else there, and reports such deaths itself. In a session that the user has begun, Ray prints
     as usual."""
-    if hasattr(ray._private.worker, "print_to_stdstream"):
-        ray._private.worker.print_to_stdstream = lambda *args, **keywords: None
+    name = "print_to_stdstream"
+    shown = getattr(ray._private.worker, name, None)
+    if shown is not None:
+        setattr(ray._private.worker, name, lambda *args, **keywords: None)
+    try:
+        yield
+    finally:
+        if shown is not None:
+            setattr(ray._private.worker, name, shown)
 
 
 def within(seconds: float, act: Callable[[], object]) -> bool:
@@ -232,26 +258,30 @@ class ClusterWatch:
     def __init__(self, address: str) -> None:
         self._address = address
         self._looks: queue.SimpleQueue[Look] = queue.SimpleQueue()
+        self._looked_s = time.monotonic()
         self._ended = threading.Event()
         threading.Thread(target=self._run, name="cluster", daemon=True).start()
 
     def _run(self) -> None:
         while not self._ended.is_set():
-            fault = _control_fault(self._address)
-            if fault is not None:
-                self._looks.put(Look(fault))
-            else:
-                with contextlib.suppress(ray.exceptions.RayError, RuntimeError):
-                    self._looks.put(look())
+            try:
+                fault = _control_fault(self._address)
+                found = look() if fault is None else Look(fault)
+            except Exception as error:
+                found = Look(_first_line(error) or type(error).__name__)
+            self._looks.put(found)
             self._ended.wait(_LOOK_S)
 
     def newest(self) -> Look | None:
         """The last state of the cluster that was read since the last call; None if none was
-        read."""
+        read. A control service that hangs takes a connection and does not answer."""
         found = None
         with contextlib.suppress(queue.Empty):
             while True:
                 found = self._looks.get_nowait()
+                self._looked_s = time.monotonic()
+        if found is None and time.monotonic() > self._looked_s + _SILENT_S:
+            return Look("it hangs")
         return found
 
     def end(self) -> None:
@@ -303,6 +333,8 @@ class _Actor:
     """When it ended without an exit status."""
     killed_s: float | None = None
     """When it was ordered to be killed."""
+    leaves: bool = False
+    """Whether it was told to leave, because its node is drained."""
     given_up: bool = False
     """Whether it was killed because it had no place when the job ended."""
 
@@ -346,8 +378,9 @@ class RayHost:
         self._placing = Placing(self._job.start_timeout_s, time.monotonic())
         self._watch: ClusterWatch | None = None
         self._dead: set[str] = set()
-        self._drained: set[str] = set()
         self._away_since_s: float | None = None
+        self._unkilled: list[_Actor] = []
+        """To be killed when the control service is back."""
         self._lost = False
 
     # -- starting ------------------------------------------------------------------------------
@@ -358,11 +391,15 @@ class RayHost:
         self._say_insecure(context.gcs_address)
         servers = [name for name, role in self._roles.items() if role == "server"]
         self._given = ray.util.get_current_placement_group()
-        if self._given is None:
-            self._make_group(servers)
-        for request in self._requests:
-            self._make(request.name)
-            self._new.add(request.name)
+        try:
+            if self._given is None:
+                self._make_group(servers)
+            for request in self._requests:
+                self._make(request.name)
+                self._new.add(request.name)
+        except ValueError as error:
+            said = "".join(map(str, error.args))
+            raise UsageError(f"Ray refuses what the processes ask for: {said}") from None
         self._placing = Placing(self._job.start_timeout_s, time.monotonic())
         self._watch = ClusterWatch(context.gcs_address)
 
@@ -452,8 +489,9 @@ class RayHost:
 
     def _kill(self, actor: _Actor) -> None:
         if self._away_since_s is None:
-            with contextlib.suppress(ray.exceptions.RayError, ValueError):
-                ray.kill(actor.handle)
+            _kill(actor)
+        else:
+            self._unkilled.append(actor)
 
     def wait(self, timeout_s: float) -> Sequence[HostEvent]:
         events: list[HostEvent] = []
@@ -493,6 +531,7 @@ class RayHost:
                 return [self._end_killed(actor)]
             if actor.place is not None and died_with_node(str(error)):
                 return self._lose_node(ClusterNode(actor.place.node, actor.address, alive=False))
+            self._kill(actor)  # if the call has failed for another reason, the process still runs
             actor.died_s = time.monotonic()
             how = process_end(str(error), actor.address)
             died = Noticed(actor_died(actor.name, how), said=False)
@@ -545,6 +584,8 @@ class RayHost:
             self._lost = True
             return [HostLost(f"the Ray cluster does not answer any more ({look.fault})")]
         self._away_since_s = None
+        while self._unkilled:
+            _kill(self._unkilled.pop())
         events = [*self._dead_nodes(look), *self._draining(look)]
         self._look_for_places(look, now_s)
         return events
@@ -585,15 +626,15 @@ class RayHost:
 
     def _draining(self, look: Look) -> Iterator[HostEvent]:
         addresses = {node.node: node.address for node in look.nodes}
-        for node in look.draining - self._drained:
-            names = self._on_node(node)
+        for node in look.draining:
+            names = [each for each in self._on_node(node) if not self._actors[each].leaves]
             if not names or not self._new.isdisjoint(names):
                 continue  # wait until all processes on it were started
-            self._drained.add(node)
             lead = next(filter(self._leads, names), None)
             address, store = addresses.get(node, node), bool(self._job.store)
             yield from map(Noticed, node_drains(address, names, lead, store=store))
             for name in names:
+                self._actors[name].leaves = True
                 self._bundles.pop(name, None)  # the bundle stays on the node until that is gone
             yield MustLeave(names)
 
@@ -628,12 +669,17 @@ class RayHost:
 
         def end() -> None:
             for actor in self._actors.values():
-                ray.kill(actor.handle)
+                _kill(actor)
             if self._group is not None:
                 remove_placement_group(self._group)
 
         if not within(_CLOSE_S, end):
             self._say("the Ray cluster does not answer, so its processes end with this command")
+
+
+def _kill(actor: _Actor) -> None:
+    with contextlib.suppress(ray.exceptions.RayError, ValueError):
+        ray.kill(actor.handle)
 
 
 @functools.cache

@@ -25,9 +25,9 @@ from typing import IO, Any
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from polyrhythm.core.cluster import AUTO, process_end
+from polyrhythm.core.cluster import AUTO, HERE, choose_address, process_end
 from polyrhythm.engines.ray import joined
-from polyrhythm.errors import JobFailed, PolyrhythmError
+from polyrhythm.errors import JobFailed, PolyrhythmError, UsageError
 
 LOG = "command.log"
 """What the command would print, in the folder of the run."""
@@ -133,6 +133,13 @@ class DetachedJob:
 def detach(job: Job, run_dir: Path, address: str | None) -> None:
     """Let a detached actor run this job. Returns when the job has begun. Until then, what the job
     prints is shown. Raises JobFailed if it does not begin; a KeyboardInterrupt ends it."""
+    if (
+        not ray.is_initialized()
+        and choose_address(address, os.environ.get("RAY_ADDRESS"), None) == HERE
+    ):
+        raise UsageError(
+            "--detach: RAY_ADDRESS is 'local', and that cluster ends with this command"
+        )
     log = run_dir / LOG
     with (
         log.open("w+") as shown,

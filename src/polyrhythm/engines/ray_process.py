@@ -159,44 +159,44 @@ class OutputReader:
 
     def __init__(self, outbox: Outbox) -> None:
         self._outbox = outbox
-        self._files: dict[str, int] = {}
-        """Where to read on, in each file."""
-        self._unread: dict[str, bytes] = {}
+        self._files: dict[int, int] = {}
+        """Where to read on, in each file. The descriptors are of this reader alone, so a file that is
+        deleted is read to its end."""
+        self._unread: dict[int, bytes] = {}
         self._ended = threading.Event()
         for number in (1, 2):
             path = f"/proc/self/fd/{number}"
             if Path(path).is_file():
-                self._files[os.readlink(path)] = os.stat(path).st_size
+                self._files[os.open(path, os.O_RDONLY)] = os.stat(path).st_size
         self._thread = threading.Thread(target=self._run, name="output", daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
         while not self._ended.wait(_LOOK_S):
             if not self._outbox.full:
-                self._read()
+                for file in self._files:
+                    self._read(file)
 
-    def _read(self, *, last: bool = False) -> bool:
-        found = False
-        for path, at in self._files.items():
-            with open(path, "rb", buffering=0) as file:
-                file.seek(at)
-                data = file.read(_READ_NBYTES)
-            self._files[path] += len(data)
-            found = found or bool(data)
-            lines = (self._unread.pop(path, b"") + data).splitlines(keepends=True)
-            if lines and not lines[-1].endswith((b"\n", b"\r")) and not last:
-                self._unread[path] = lines.pop()
-            shown = b"".join(line for line in lines if not line.startswith(_MARKS))
-            if shown:
-                self._outbox.put(shown, printed=True)
-        return found
+    def _read(self, file: int, *, last: bool = False) -> None:
+        data = os.pread(file, _READ_NBYTES, self._files[file])
+        self._files[file] += len(data)
+        lines = (self._unread.pop(file, b"") + data).splitlines(keepends=True)
+        if lines and not lines[-1].endswith((b"\n", b"\r")) and not last:
+            self._unread[file] = lines.pop()
+        shown = b"".join(line for line in lines if not line.startswith(_MARKS))
+        if shown:
+            self._outbox.put(shown, printed=True)
 
     def end(self) -> None:
-        """Read the rest."""
+        """Read the rest. A thread of the user's code may go on printing, which is left out."""
         self._ended.set()
         self._thread.join()
-        while self._read(last=True):
-            pass
+        for file in self._files:
+            nbytes = os.fstat(file).st_size
+            while self._files[file] < nbytes:
+                self._read(file)
+            self._read(file, last=True)
+            os.close(file)
 
 
 class RayProcess:
@@ -248,14 +248,22 @@ class RayProcess:
         """Run the process until it ends. `code`: the contents of the job's file, if it has one.
         `version`: the version of polyrhythm that the engine has."""
         status, output = 1, OutputReader(self._outbox)
-        control = ActorControl(self._inbox, self._outbox, ray.util.get_node_ip_address())
+        address = ray.util.get_node_ip_address()
+        control = ActorControl(self._inbox, self._outbox, address)
         try:
+            if version != VERSION:
+                raise PolyrhythmError(
+                    f"node {address} has polyrhythm {VERSION}, and this command {version}: install the"
+                    " same version on every node"
+                )
             self.warm()
             with tempfile.TemporaryDirectory(
                 prefix=f"polyrhythm-{self._name}-", dir=session_dir(), ignore_cleanup_errors=True
             ) as folder:
                 decoded = msgspec.json.decode(request, type=ChildRequest)
-                status = self._run(decoded, Path(folder), code, version, control)
+                status = self._run(decoded, Path(folder), code, control)
+        except PolyrhythmError as error:
+            control.tell(Told(failed=str(error)))
         except Exception as error:
             control.tell(Told(failed=f"{type(error).__name__}: {error}"))
         finally:
@@ -263,23 +271,12 @@ class RayProcess:
             output.end()
             self._outbox.end(status)
 
-    def _run(
-        self, request: ChildRequest, folder: Path, code: bytes, version: str, control: ActorControl
-    ) -> int:
+    def _run(self, request: ChildRequest, folder: Path, code: bytes, control: ActorControl) -> int:
         from polyrhythm.engines.process import run_process
         from polyrhythm.engines.server_process import serve
         from polyrhythm.engines.worker_process import work
 
-        try:
-            if version != VERSION:
-                raise PolyrhythmError(
-                    f"node {ray.util.get_node_ip_address()} has polyrhythm {VERSION}, and this command"
-                    f" {version}: install the same version on every node"
-                )
-            request = self._placed(request, folder, code)
-        except PolyrhythmError as error:
-            control.tell(Told(failed=str(error)))
-            return 1
+        request = self._placed(request, folder, code)
         return run_process(request, control, serve if request.role == "server" else work)
 
     def _placed(self, request: ChildRequest, folder: Path, code: bytes) -> ChildRequest:
