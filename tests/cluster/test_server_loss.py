@@ -242,10 +242,16 @@ def test_failovers_leave_no_sockets_segments_or_threads(tmp_path: Path) -> None:
             job_workers.begin(f"s{number}", job_servers.kill(number))
             job_workers.until_calm()
             job_workers.until_progress(20)
-            wait_until(
-                lambda: not more_than(belongings(job_servers, job_workers), before),
-                "what the lost servers had is given back",
-            )
+            held: list[dict[str, dict[str, int]]] = []
+
+            def given_back() -> bool:
+                held[:] = [belongings(job_servers, job_workers)]
+                return not more_than(held[0], before)
+
+            try:
+                wait_until(given_back, "what the lost servers had is given back", pause_s=0.05)
+            except AssertionError as error:
+                raise AssertionError(f"{error}: {before} became {held[0]}") from None
 
         for number in (1, 2):
             lose(number, spread)
