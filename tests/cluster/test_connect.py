@@ -423,6 +423,7 @@ def test_ctrl_c_in_the_first_moment_leaves_no_process(tmp_path: Path, processes:
         wait_until(
             lambda: command.process.poll() is not None or DROPPED.search(command.stderr()),
             "the command ends",
+            LONG_S,
         )
         if command.process.poll() is None and processes == 1:
             os.kill(command.process.pid, signal.SIGINT)
