@@ -54,13 +54,13 @@ def run_job(
 def test_slices_leave_a_server_with_a_slow_link(
     machines: Machines, scheme: str, rounds: int, columns: int
 ) -> None:
-    """Two servers hold three slices each, until one of them is seen to be slow."""
+    """Two servers hold at least eight slices each, until one of them is seen to be slow."""
     run_job(machines, scheme, ("", "8mbit"), rounds, "--set", f"columns={columns}")
     (moved, *_) = machines.noted("reassigned")
     assert moved["scheme"] == scheme and moved["slowest"] == "s1"
     assert moved["gain"] > 0.1 and moved["slices"] >= 1
     holds = [line["slices"]["s1"] for line in machines.noted("rerouted")]
-    assert holds == sorted(holds, reverse=True) and holds[-1] <= 1, "none comes back"
+    assert holds == sorted(holds, reverse=True) and holds[-1] <= 6, "none comes back"
     rounds_s = [line["longest_s"] for line in machines.noted("rounds") if line["round"] > 0]
     assert min(rounds_s[-3:]) < 0.6 * max(rounds_s[:3])
     story = call("story", "run", cwd=machines.cwd).stdout

@@ -54,6 +54,22 @@ PLACEMENT: tuple[Mutant, ...] = (
         f"{_PAPER}::test_a_server_with_its_share_gets_no_more_slices",
     ),
     mutant(
+        "slow-server-keeps-slices",
+        "A slow server keeps a slice that makes its rounds longer than those of others.",
+        "core:assign_slices",
+        "plan.relieve()",
+        "pass",
+        f"{_PAPER}::test_no_slice_too_much_makes_a_slow_server_the_slowest",
+    ),
+    mutant(
+        "too-few-slices-to-divide",
+        "Servers with different rates get slices that are too large for their shares.",
+        "core:choose_division",
+        "job.placement in MEASURING",
+        "False",
+        f"{_DIVISION}::test_servers_with_different_rates_can_hold_different_numbers_of_slices",
+    ),
+    mutant(
         "slices-do-not-stay",
         "A new assignment ignores where slices are.",
         "core:assign_slices",

@@ -452,3 +452,37 @@ def test_slices_that_fit_stay_where_they_are() -> None:
 def test_there_may_be_more_servers_than_slices() -> None:
     chosen = assign_slices(dict.fromkeys(range(5), 200.0), [500, 500], {}, EQUAL)
     assert len(set(chosen)) == 2
+
+
+def test_no_slice_too_much_makes_a_slow_server_the_slowest() -> None:
+    """A slice that fits into the share of a slow server by more than half would stay there, and the
+    round would take a fifth longer than with the slice on a fast server."""
+    lines = {0: LoadLine(0.0, 1 / 2.0), 1: LoadLine(0.0, 1 / 10.0)}
+    sizes = [100_000] * 9
+    shares = shares_of(lines, sizes)
+    assert shares == pytest.approx({0: 150_000, 1: 750_000})
+    stays = dict.fromkeys(range(4), (0,)) | dict.fromkeys(range(4, 9), (1,))
+    chosen = assign_slices(shares, sizes, stays, lines)
+    assert Counter(chosen) == {0: 1, 1: 8}
+
+
+def test_the_slowest_server_has_no_slice_that_another_should_have() -> None:
+    """No single slice can go from the slowest server to one with room, such that rounds are
+    shorter."""
+    rng = random.Random(8)
+    for _ in range(300):
+        lines, sizes = random_cluster(rng)
+        shares = shares_of(lines, sizes)
+        stays = {slice_: (rng.choice(list(lines)),) for slice_ in range(len(sizes))}
+        chosen = assign_slices(shares, sizes, stays, lines)
+        held = dict.fromkeys(lines, 0)
+        for server, nbytes in zip(chosen, sizes, strict=True):
+            held[server] += nbytes
+        slowest = max(lines, key=lambda server: lines[server].seconds(held[server]))
+        now_s = lines[slowest].seconds(held[slowest])
+        for server, nbytes in zip(chosen, sizes, strict=True):
+            if server == slowest and nbytes > PROBE_NBYTES:
+                for other in lines.keys() - {slowest}:
+                    less_s = lines[slowest].seconds(held[slowest] - nbytes)
+                    more_s = lines[other].seconds(held[other] + nbytes)
+                    assert held[other] >= shares[other] or max(less_s, more_s) >= now_s

@@ -8,6 +8,7 @@ import pytest
 from polyrhythm.core.placement.assignment import PROBE_NBYTES, PROBES
 from polyrhythm.core.placement.division import (
     LEAST_NBYTES,
+    LEAST_SLICES,
     LOCAL_NBYTES,
     MOST_NBYTES,
     best_nbytes,
@@ -17,6 +18,7 @@ from polyrhythm.core.placement.division import (
     most_slice_nbytes,
     resume_division,
 )
+from polyrhythm.core.placement.schemes import MEASURING, SCHEMES
 from polyrhythm.core.placement.slices import BUFFERS, lay_out
 from polyrhythm.wire.messages import Division, JobSpec, ModelSpec, OptimizerSpec, TensorSpec
 
@@ -61,6 +63,19 @@ def test_slices_between_machines_follow_the_equation() -> None:
     division = choose_division(job(servers=6, workers=12), 93_000_000, machines=True)
     x = best_nbytes(93e6, 12)
     assert 0.9 * x <= division.slice_nbytes <= x and x < LOCAL_NBYTES
+
+
+@pytest.mark.parametrize("placement", SCHEMES)
+def test_servers_with_different_rates_can_hold_different_numbers_of_slices(placement: str) -> None:
+    """Of x = 1.1 MB there would be four slices per server, and with most rates one server would hold
+    half a slice too much."""
+    spec = job(servers=6, workers=2, placement=placement)
+    nbytes = 21_900_000
+    division = choose_division(spec, nbytes, machines=True)
+    per_server = math.ceil(nbytes / 6 / division.slice_nbytes)
+    assert per_server == (LEAST_SLICES if placement in MEASURING else 4)
+    large = choose_division(spec, 200 * nbytes, machines=True)
+    assert large.slice_nbytes > 0.9 * MOST_NBYTES, "there are more slices anyway"
 
 
 @pytest.mark.parametrize(("nbytes", "workers"), [(1, 1), (10_000, 10**6), (2**42, 1)])

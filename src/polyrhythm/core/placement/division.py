@@ -6,8 +6,10 @@ again when servers come and go, or when the job resumes.*
 
 `--slice-size auto`: on one machine a slice has at most 2 MiB. Between machines it has
 x = sqrt(M alpha / N) bytes, for N workers and a model of M bytes. Smaller slices overlap pushes and
-pulls better, and each slice costs as much time as `alpha` bytes. In both cases slices are made so much
-smaller that every server can hold equally many. A size that the user gives is taken as it is.
+pulls better, and each slice costs as much time as `alpha` bytes. If rates decide how many bytes each
+server holds, there are at least 8 slices per server, because servers hold whole slices. In both cases
+slices are made so much smaller that every server can hold equally many. A size that the user gives is
+taken as it is.
 """
 
 import math
@@ -15,7 +17,7 @@ from collections.abc import Sequence
 from statistics import linear_regression
 
 from polyrhythm.core.placement.assignment import PROBES
-from polyrhythm.core.placement.schemes import AWARE
+from polyrhythm.core.placement.schemes import AWARE, MEASURING
 from polyrhythm.wire.messages import Division, JobSpec, ModelSpec
 
 ALPHA = 1.2e5
@@ -27,6 +29,10 @@ LOCAL_NBYTES = 2 * 1024 * 1024
 LEAST_NBYTES, MOST_NBYTES = 64 * 1024, 16 * 1024 * 1024
 """The bounds of x. The head of a frame and its digest cost as much as some kilobytes; and a process
 keeps a slice in memory for each link that it reads."""
+LEAST_SLICES = 8
+"""Slices per server between machines, if rates decide how many bytes each server holds: then rounds are
+5% longer than if slices could be divided, on six servers with random rates. With four slices per
+server they are 10% longer."""
 _LINE = 64
 """Slices begin on a cache line."""
 
@@ -71,6 +77,8 @@ def choose_division(job: JobSpec, nbytes: int, *, machines: bool) -> Division:
     most = LOCAL_NBYTES
     if machines:
         x = best_nbytes(nbytes, max(1, job.workers))
+        if job.placement in MEASURING:
+            x = min(x, nbytes / (max(1, job.servers) * LEAST_SLICES))
         most = round(min(max(x, LEAST_NBYTES), MOST_NBYTES))
     return Division(job.servers, _even(nbytes, job.servers, most), _probes(job))
 
