@@ -273,6 +273,14 @@ PLACEMENT: tuple[Mutant, ...] = (
         slow=True,
     ),
     mutant(
+        "late-slice-overwrites",
+        "A slice of a former primary goes on to arrive in the place of a later version.",
+        "runtime:Landing._divert_late",
+        "self._divert(late.server)",
+        "pass",
+        "tests/runtime/worker/test_landing.py::test_a_late_slice_is_not_written_over_a_later_version",
+    ),
+    mutant(
         "one-server-read-at-a-time",
         "A worker reads nothing of other servers until the slice that arrives is complete.",
         "runtime:WorkerLinks._ready",

@@ -274,6 +274,9 @@ class StreamLink:
     def land_with(self, land: Land) -> None:
         self._decoder.land = land
 
+    def divert(self) -> None:
+        self._decoder.divert()
+
     def measure_with(self, measure: Measure) -> None:
         if not self.kind.has_payload_references:
             self._measure = measure

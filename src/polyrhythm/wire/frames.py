@@ -181,6 +181,15 @@ class Decoder:
         """Whether the next bytes are received directly into a payload's place."""
         return self._payload is not None
 
+    def divert(self) -> None:
+        """Receive the rest of the payload into memory of the decoder. The place that `land` chose gets
+        no more bytes of it."""
+        if self._payload is None:
+            return
+        came = self._payload[: self._filled]
+        self._payload = memoryview(bytearray(len(self._payload)))
+        self._payload[: len(came)] = came
+
     @property
     def missing(self) -> int:
         """How many bytes of the payload have not been received yet."""

@@ -63,7 +63,7 @@ class MachineHost:
         )
         put = partial(self._driver.put, ME)
         self._meter = Meter()
-        self._landing = Landing(put)
+        self._landing = Landing(put, self._divert)
         self._links = WorkerLinks(
             dialer,
             options,
@@ -218,6 +218,11 @@ class MachineHost:
     def share_state(self, effect: fx.ShareState) -> None:
         assert self._own is not None
         self._own.share(effect)
+
+    def _divert(self, server: int) -> None:
+        link = self._links.to(server_name(server))
+        if link is not None and link.pollable is not None:
+            link.pollable.divert()
 
     def _send_shared(self, server: int, message: m.Shared, data: memoryview | None) -> None:
         link = self._links.to(server_name(server))

@@ -3,10 +3,13 @@ final place, or copied there from a server's memory.
 
 The worker's machine says which version it expects. Slices of other versions are kept for later or
 skipped, as the machine orders. Slices may arrive on several threads.
+
+*A slice that begins to arrive may be late: when it gets another primary, a later version can arrive over
+another link before its bytes are complete. Then the rest of these bytes goes elsewhere.*
 """
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from polyrhythm.core import builders
 from polyrhythm.core import effects as fx
@@ -20,14 +23,16 @@ from polyrhythm.wire import messages as m
 
 
 class Landing:
-    def __init__(self, put: Callable[[Event], None]) -> None:
-        """`put` receives an event for each slice that is in its place or was skipped."""
+    def __init__(self, put: Callable[[Event], None], divert: Callable[[int], None]) -> None:
+        """`put` receives an event for each slice that is in its place or was skipped. `divert`: let the
+        link to a server receive the rest of a slice into other memory."""
         self.in_place: memoryview | None = None
         """The server's memory of the current version, if the worker uses it without a copy."""
         self.count = 0
         """How many slices have been written to the parameters, including those that are being
         written now."""
         self._put = put
+        self._divert = divert
         self._received: dict[int, m.Parameters] = {}
         """By their `id`, the messages whose bytes are received directly into their final place."""
         self._model: FlatModel | OwnSteps | None = None
@@ -87,9 +92,16 @@ class Landing:
         memory = self._model.memory_of(self._layout.slices[message.slice])
         if memory is None or len(memory) != nbytes:
             return None
+        self._divert_late((message.slice,))
         self.count += 1
         self._received[id(message)] = message
         return memory
+
+    def _divert_late(self, slices: Collection[int]) -> None:
+        """These slices arrive now: nothing that began to arrive before may be written over them."""
+        for late in [each for each in self._received.values() if each.slice in slices]:
+            del self._received[id(late)]
+            self._divert(late.server)
 
     def take(self, link: Link, message: m.Parameters, payload: Payload | None) -> None:
         # do not conclude this from the message: another thread may have run the machine since the
@@ -126,6 +138,9 @@ class Landing:
         self.count += 1
         if message.slice != m.EVERY_SLICE and not 0 <= message.slice < len(self._layout.slices):
             raise FrameError(f"the peer sent slice {message.slice}, which does not exist")
+        if self._received:
+            every = message.holds or self._slices_of.get(message.server, ())
+            self._divert_late(every if message.slice == m.EVERY_SLICE else (message.slice,))
         if message.parts is not None:
             slice_ = self._layout.slices[message.slice]
             self._model.land_parts(slice_, message.parts, view or memoryview(b""))
