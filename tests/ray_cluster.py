@@ -5,6 +5,7 @@ import contextlib
 import fcntl
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -64,9 +65,9 @@ class OwnCluster(RayCluster):
     keeper: "subprocess.Popen[bytes]"
     """The cluster ends with this process."""
 
-    def kill_control(self) -> None:
-        """Kill the control service (GCS) with SIGKILL."""
-        self._ask("kill control")
+    def signal_control(self, how: signal.Signals) -> None:
+        """Send a signal to the control service (GCS): it dies, or hangs."""
+        self._ask(how)
 
     def restart_control(self) -> None:
         """Start it again, at the same address."""

@@ -9,6 +9,7 @@ import contextlib
 import json
 import os
 import shutil
+import signal
 import sys
 import threading
 import time
@@ -43,15 +44,17 @@ def serve(cluster: Any, socket: Path) -> None:
 
 
 def serve_one(cluster: Any, nodes: dict[int, Any], request: Any) -> Any:
-    """A dict of arguments adds a node, and the process id of its raylet removes it. The control service
-    (GCS) is killed and started again."""
+    """A dict of arguments adds a node, and the process id of its raylet removes it. A signal goes to the
+    control service (GCS), which can be started again."""
     if isinstance(request, dict):
         node = cluster.add_node(wait=False, object_store_memory=80 << 20, **request)
         pid = node.all_processes["raylet"][0].process.pid
         nodes[pid] = node
         return pid, node.node_id
-    if request == "kill control":
+    if request == signal.SIGKILL:
         cluster.head_node.kill_gcs_server()
+    elif request == signal.SIGSTOP:
+        cluster.head_node.all_processes["gcs_server"][0].process.send_signal(signal.SIGSTOP)
     elif request == "restart control":
         cluster.head_node.start_gcs_server()
     elif request in nodes:

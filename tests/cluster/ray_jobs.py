@@ -30,7 +30,7 @@ from tests.cluster.processes import TORTURED
 from tests.ray_cluster import RayCluster, soon
 
 HEAVY = pytest.mark.skipif(
-    not TORTURED, reason="under POLYRHYTHM_TORTURE: it takes minutes and a cluster for itself"
+    not TORTURED, reason="under POLYRHYTHM_TORTURE: it takes long, or a cluster for itself"
 )
 
 JOB = """
@@ -108,19 +108,16 @@ class Run:
 
 
 def left_on(cluster: RayCluster) -> dict[str, object]:
-    """What the jobs of this program have left on the cluster."""
+    """What jobs have left on the cluster, which this process has joined."""
     import ray
 
-    from polyrhythm.engines.ray import joined
-
-    with joined(cluster.address, 0):
-        actors = ray._private.state.actors().values()
-        groups = ray.util.placement_group_table().values()
-        return {
-            "actors": [each["Name"] for each in actors if each["State"] != "DEAD"],
-            "groups": [each["name"] for each in groups if each["state"] != "REMOVED"],
-            "processes": _processes(cluster),
-        }
+    actors = ray._private.state.actors().values()
+    groups = ray.util.placement_group_table().values()
+    return {
+        "actors": [each["Name"] for each in actors if each["State"] != "DEAD"],
+        "groups": [each["name"] for each in groups if each["state"] != "REMOVED"],
+        "processes": _processes(cluster),
+    }
 
 
 def _processes(cluster: RayCluster) -> list[str]:
@@ -174,4 +171,7 @@ def trains(folder: Path) -> None:
 
 
 def nothing_is_left(cluster: RayCluster) -> None:
-    soon(lambda: left_on(cluster) == NOTHING, "actors or groups are left")
+    from polyrhythm.engines.ray import joined
+
+    with joined(cluster.address, 0):
+        soon(lambda: left_on(cluster) == NOTHING, "actors or groups are left")

@@ -11,7 +11,7 @@ import pytest
 
 import polyrhythm as pr
 from polyrhythm.engines.engine import RAY
-from tests.cluster.ray_jobs import Run, nothing_is_left
+from tests.cluster.ray_jobs import HEAVY, Run, nothing_is_left
 from tests.ray_cluster import RayCluster
 
 pytestmark = [pytest.mark.cluster, pytest.mark.ray, pytest.mark.timeout(300, func_only=True)]
@@ -44,7 +44,7 @@ def without(module: str, folder: Path) -> dict[str, Any]:
     return {"env_vars": {"PYTHONPATH": f"{folder}:{SOURCE}"}}
 
 
-@pytest.mark.parametrize("module", ["torch", pytest.param("polyrhythm", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("module", ["torch", pytest.param("polyrhythm", marks=HEAVY)])
 def test_a_library_that_a_node_does_not_have_ends_the_job_with_one_line(
     ray_cluster: RayCluster, tmp_path: Path, module: str
 ) -> None:
@@ -76,6 +76,7 @@ def test_a_module_that_only_the_command_has_is_named_with_the_node(
     nothing_is_left(ray_cluster)
 
 
+@HEAVY
 def test_two_jobs_of_one_name_run_in_one_session(ray_cluster: RayCluster, tmp_path: Path) -> None:
     """The second job runs while the first one trains. Another address than that of the session is
     refused."""

@@ -21,7 +21,7 @@ from polyrhythm.observe.reasons import in_words
 from polyrhythm.observe.runs import JOURNAL
 from polyrhythm.observe.state import fold
 from polyrhythm.observe.why import explain
-from tests.cluster.ray_jobs import JOB, Run, nothing_is_left, started, trains
+from tests.cluster.ray_jobs import HEAVY, JOB, Run, nothing_is_left, started, trains
 from tests.ray_cluster import RayCluster, own_cluster, soon
 
 pytestmark = [pytest.mark.cluster, pytest.mark.ray, pytest.mark.timeout(300, func_only=True)]
@@ -44,12 +44,12 @@ def test_workers_join_when_there_is_room_and_a_killed_one_comes_back(
             killed.append((name, run.pid(name)))
             os.kill(killed[0][1], signal.SIGKILL)
 
-        nodes.enter_context(ray_cluster.node(num_cpus=0, resources={"seat": 2}))
+        nodes.enter_context(ray_cluster.node(num_cpus=0, resources={"seat": 1}))
         steps = [
-            (lambda: len(run.lines("joined")) == 2 and run.lines("rounds"), add_a_node),
+            (lambda: len(run.lines("joined")) == 1 and run.lines("rounds"), add_a_node),
             (
                 lambda: (
-                    len(run.lines("joined")) == 3
+                    len(run.lines("joined")) == 2
                     and run.has_printed(run.lines("joined")[0]["name"])
                 ),
                 kill_a_worker,
@@ -57,7 +57,7 @@ def test_workers_join_when_there_is_room_and_a_killed_one_comes_back(
             (lambda: run.lines("rejoined", name=killed[0][0]), lambda: None),
         ]
         outcome = run.run(
-            steps, most=3, per_worker=("CPU=0,seat=1",), workers=2, servers=2, respawn=True
+            steps, most=2, per_worker=("CPU=0,seat=1",), workers=1, servers=1, respawn=True
         )
     ((name, pid),) = killed
     assert outcome.failed is None and outcome.ended == "stopped on request", run.said
@@ -204,7 +204,7 @@ def test_a_cluster_that_was_killed_counts_as_none(
         pr.train("digits", engine=RAY, address="auto", runs_dir=tmp_path / "runs", quiet=True)
 
 
-@pytest.mark.slow
+@HEAVY
 def test_the_trials_of_ray_tune_are_jobs_in_their_own_placement_groups(
     ray_cluster: RayCluster, tmp_path: Path
 ) -> None:
@@ -229,7 +229,7 @@ def test_the_trials_of_ray_tune_are_jobs_in_their_own_placement_groups(
     nothing_is_left(ray_cluster)
 
 
-@pytest.mark.slow
+@HEAVY
 def test_the_end_of_the_cluster_ends_the_job_with_one_line(tmp_path: Path) -> None:
     """The cluster is one of its own, because other tests need the shared one."""
     with own_cluster() as cluster:

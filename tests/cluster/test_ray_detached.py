@@ -29,7 +29,7 @@ def detach(cluster: RayCluster, folder: Path, *args: object) -> subprocess.Compl
 def test_a_detached_job_goes_on_without_its_command_until_it_is_stopped(
     ray_cluster: RayCluster, tmp_path: Path
 ) -> None:
-    ended = detach(ray_cluster, tmp_path, "--workers", 1, "--servers", 2)
+    ended = detach(ray_cluster, tmp_path, "--workers", 1, "--servers", 1)
     assert ended.returncode == 0, ended.stderr
     assert "run detached goes on on the cluster: 'polyrhythm status detached'" in ended.stdout
     folder = tmp_path / "runs" / "detached"

@@ -4,6 +4,7 @@ autoscaler, without its control service, with Redis, and with nodes that share n
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -78,8 +79,9 @@ def test_a_cluster_with_tokens_is_joined_with_the_users_token_and_not_without(
 # -- the control service -------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_job_whose_cluster_loses_its_control_service_continues_from_a_checkpoint(
-    tmp_path: Path, s3_url: str
+    tmp_path: Path, s3_url: str, how: signal.Signals
 ) -> None:
     write_job(tmp_path)
     store = ("--store", s3_url, "--checkpoint-every", "1s")
@@ -90,7 +92,7 @@ def test_a_job_whose_cluster_loses_its_control_service_continues_from_a_checkpoi
         folder = tmp_path / "runs" / "first"
         trains(folder)
         soon(lambda: b'"checkpoint"' in (folder / JOURNAL).read_bytes(), "no checkpoint")
-        cluster.kill_control()
+        cluster.signal_control(how)
         assert job.wait(120) == 1
     assert output(tmp_path).count("the Ray cluster does not answer any more (") == 1
     assert "Traceback" not in output(tmp_path)
@@ -124,7 +126,7 @@ def test_with_redis_training_goes_on_while_the_control_service_starts_again(tmp_
     ):
         folder = tmp_path / "runs" / "mine"
         trains(folder)
-        cluster.kill_control()
+        cluster.signal_control(signal.SIGKILL)
         before = rounds(folder)
         soon(lambda: rounds(folder) > before + 1, "training does not go on")
         cluster.restart_control()
@@ -141,7 +143,7 @@ def test_with_redis_training_goes_on_while_the_control_service_starts_again(tmp_
 
 
 def autoscaling(nodes: RayNodes, port: int) -> dict[str, str]:
-    """Start a head that adds nodes with one seat each, up to three. Returns the environment of
+    """Start a head that adds nodes with one seat each, up to eight. Returns the environment of
     commands that join it."""
     types = {
         "ray.head.default": {"resources": {"CPU": 2}, "node_config": {}, "max_workers": 0},
@@ -149,12 +151,12 @@ def autoscaling(nodes: RayNodes, port: int) -> dict[str, str]:
             "resources": {"CPU": 1, "seat": 1, "object_store_memory": 80 << 20},
             "node_config": {},
             "min_workers": 0,
-            "max_workers": 3,
+            "max_workers": 8,
         },
     }
     config = {
         "cluster_name": "seats",
-        "max_workers": 3,
+        "max_workers": 8,
         "idle_timeout_minutes": 5,
         "upscaling_speed": 10.0,
         "provider": {
@@ -195,8 +197,8 @@ def test_an_autoscaler_adds_nodes_for_workers_that_wait(tmp_path: Path) -> None:
         env = autoscaling(nodes, port)
         words = [
             *(sys.executable, "-m", "polyrhythm", "train", "job.py", "--engine", "ray"),
-            *("--address", f"127.0.0.1:{port}", "--workers", "2..3", "--servers", "1"),
-            *("--resources-per-worker", "CPU=1,seat=1", "--name", "mine"),
+            *("--address", f"127.0.0.1:{port}", "--workers", "2..8", "--servers", "1"),
+            *("--resources-per-worker", "CPU=0,seat=1", "--name", "mine"),
         ]
         with (tmp_path / "output").open("wb") as file:
             job = subprocess.Popen(words, cwd=tmp_path, stdout=file, stderr=file, env=env)
@@ -208,7 +210,7 @@ def test_an_autoscaler_adds_nodes_for_workers_that_wait(tmp_path: Path) -> None:
                 lines = read_journal(folder / JOURNAL)
                 return {line["name"] for line in lines if line["what"] == "joined"}
 
-            soon(lambda: len(joined()) == 3, "three workers do not join")
+            soon(lambda: len(joined()) == 8, "eight workers do not join")
             stopped = run("stop", "mine", cwd=tmp_path)
             assert stopped.returncode == 0, stopped.stderr
             assert job.wait(60) == 0, output(tmp_path)

@@ -61,30 +61,27 @@ def run(engine: Engine, folder: Path, ticks: list[int], **fields: object) -> Eng
     return engine.run(requests, watch)
 
 
-def test_an_engine_runs_a_job_to_its_goal(engine: Engine, tmp_path: Path) -> None:
+def test_an_engine_runs_a_job_to_its_goal_and_saves_the_model(
+    engine: Engine, tmp_path: Path
+) -> None:
     ticks: list[int] = []
-    outcome = run(engine, tmp_path, ticks)
+    outcome = run(engine, tmp_path, ticks, save_model=True)
     assert outcome.failed is None
     assert outcome.ended is not None and "3 rounds" in outcome.ended
     assert outcome.worker_failures == {} and outcome.interrupted == 0
     journal = [line["what"] for line in read_journal(tmp_path / "journal.jsonl")]
     assert journal.count("joined") == 2 and journal.count("ended") == 1
+    state = load_file(tmp_path / "model.safetensors")
+    assert {name: tuple(tensor.shape) for name, tensor in state.items()} == {
+        "weight": (1, 2),
+        "bias": (1,),
+    }
 
 
 def test_an_engine_reports_a_worker_whose_code_raises(engine: Engine, tmp_path: Path) -> None:
     outcome = run(engine, tmp_path, [], options={"fail": "yes"})
     assert list(outcome.worker_failures) == ["worker-1"]
     assert "ValueError: worker-1 was asked to fail" in outcome.worker_failures["worker-1"]
-
-
-def test_an_engine_saves_the_model_in_the_folder_of_the_run(engine: Engine, tmp_path: Path) -> None:
-    outcome = run(engine, tmp_path, [], save_model=True)
-    assert outcome.failed is None
-    state = load_file(tmp_path / "model.safetensors")
-    assert {name: tuple(tensor.shape) for name, tensor in state.items()} == {
-        "weight": (1, 2),
-        "bias": (1,),
-    }
 
 
 def test_the_error_for_an_unknown_engine_names_the_known_ones() -> None:

@@ -11,6 +11,7 @@ Each worker has its place for itself: Ray places it when it can, and an autoscal
 *When this process ends, Ray ends all actors of the job and removes the group.*
 """
 
+import atexit
 import contextlib
 import functools
 import math
@@ -63,6 +64,7 @@ from polyrhythm.engines.host import (
     Printed,
     ProcessReported,
 )
+from polyrhythm.engines.output import flush
 from polyrhythm.engines.ray_process import GROUPS, ActorPlace, Heard, RayProcess
 from polyrhythm.engines.requests import ChildRequest, Told, encode
 from polyrhythm.engines.supervisor import Supervisor
@@ -124,7 +126,18 @@ def joined(given: str | None, cpus: float) -> Iterator[None]:
                 _join(address, cpus)
             yield
         finally:
-            within(_CLOSE_S, ray.shutdown)
+            if not within(_CLOSE_S, ray.shutdown):
+                atexit.unregister(ray.shutdown)  # at the exit of this process it would wait again
+                atexit.register(_exit_without_ray)
+
+
+def _exit_without_ray() -> None:
+    """Threads of Ray hang, because the cluster does not answer, and this process would crash at its
+    exit."""
+    atexit.unregister(_exit_without_ray)
+    atexit._run_exitfuncs()
+    flush()
+    os._exit(1)
 
 
 def _address_of_session() -> str | None:
