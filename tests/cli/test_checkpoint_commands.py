@@ -91,6 +91,16 @@ def test_list_says_that_a_run_has_no_checkpoint(call: Call, write_run: Write) ->
     assert told.stdout.endswith("/runs/none\n")
 
 
+def test_a_run_without_checkpoints_cannot_be_resumed_and_the_error_says_what_is_possible(
+    call: Call, write_run: Write
+) -> None:
+    write_run("none", [])
+    told = call("resume", "none")
+    assert isinstance(told.exception, StoreError)
+    assert "because the job ran without --checkpoint-every" in str(told.exception)
+    assert "--init MODEL" in str(told.exception)
+
+
 def test_verify_accepts_checkpoints_that_are_right(call: Call, run: Path) -> None:
     told = call("checkpoints", "verify")
     assert told.exit_code == 0

@@ -126,3 +126,12 @@ def test_the_list_of_commands_has_a_whole_line_for_each_at_80_columns(call: Call
 def test_groups_of_commands_have_a_whole_line_for_each_too(call: Call, command: str) -> None:
     rows = call(command, "--help", env={"COLUMNS": "80"}).stdout.partition("Commands:\n")[2]
     assert rows and all(not row.endswith("...") for row in rows.splitlines()), rows
+
+
+@pytest.mark.parametrize(("typed", "meant"), [("--worker", "--workers"), ("--epoch", "--epochs")])
+def test_an_unknown_option_is_answered_by_the_nearest_one_alone(
+    call: Call, typed: str, meant: str
+) -> None:
+    refused = call("train", "digits", typed, "3")
+    assert refused.exit_code == 2
+    assert refused.output.rstrip().endswith(f"No such option: {typed} (Possible options: {meant})")

@@ -109,4 +109,21 @@ TERMINAL: tuple[Mutant, ...] = (
         f"{_SIGNALS}::test_ctrl_c_has_its_effect_though_python_drops_the_exception",
         slow=True,
     ),
+    # -- signs of life, and the model at the end -------------------------------------------------
+    mutant(
+        "a-server-is-silent-for-ever",
+        "A server that sends heartbeats again is still shown as silent.",
+        "observe:RunState._heard",
+        'self.silent.pop(line["server"], None)',
+        "None",
+        "tests/observe/test_run_state.py::test_a_server_is_silent_until_it_is_heard_again",
+    ),
+    mutant(
+        "a-model-that-waits-for-the-disk-has-a-moment-left",
+        "While the model waits for the disk, the terminal goes on saying that less than 1 s is left.",
+        "observe:headline",
+        "state.saving",
+        "False",
+        f"{_PROGRESS}::test_a_job_that_is_over_tells_of_its_model_and_not_of_time_that_is_left",
+    ),
 )

@@ -105,6 +105,16 @@ def test_a_terminal_is_left_with_its_cursor(tmp_path: Path) -> None:
     assert text.rindex("\x1b[?25h") > text.rindex("\x1b[?25l")
 
 
+def test_a_job_that_is_over_tells_of_its_model_and_not_of_time_that_is_left() -> None:
+    lines = [*opened(0, 1), rounds(3.0, 20, {"0": totals(10, 1.0)}, passes=2)]
+    lines.append(line(3.0, "saving"))
+    assert tables.headline(fold(lines), JOB, 4.0).endswith(", the model is being saved")
+    lines.append(line(4.0, "model-held", reason="model-held", fields={"detail": "disk full"}))
+    assert tables.headline(fold(lines), JOB, 90.0).endswith(
+        ", the model cannot be written yet: see 'polyrhythm why'"
+    )
+
+
 def test_the_headline() -> None:
     both = {"0": totals(10, 1.0), "1": totals(20, 1.0)}
     lines = [*opened(0, 1), rounds(3.0, 20, both, objective=0.25, passes=2)]

@@ -234,3 +234,9 @@ def test_the_table_has_a_column_of_devices_if_some_worker_has_a_gpu(
         worker.device = device
     titles, first, _ = (text for text, _ in table(worker_rows(state), 100))
     assert ("device" in titles) is shown and (devices[0] in first.split()) is shown
+
+
+def test_a_server_is_silent_until_it_is_heard_again() -> None:
+    lines = [*opened(0), line(3.0, "server-silent", server=1, silent_s=2.0)]
+    assert fold(lines).silent == {1: 3.0}
+    assert not fold([*lines, line(4.0, "server-heard", server=1)]).silent

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from polyrhythm.api.options import Group, Option, options_of
+from polyrhythm.api.options import Group, Option, nearest, options_of
 
 MOST_WIDTH = 120
 _ALL = "polyrhythm.help-all"
@@ -27,6 +27,14 @@ class GroupedCommand(TyperCommand):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.context_settings.setdefault("max_content_width", MOST_WIDTH)
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as error:
+            if similar := getattr(error, "possibilities", None):
+                error.possibilities = [nearest(error.option_name, similar)]  # type: ignore[attr-defined]
+            raise
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         page = ctx.make_formatter()

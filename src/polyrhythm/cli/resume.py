@@ -31,13 +31,13 @@ from polyrhythm.core.cluster import worker_range
 from polyrhythm.core.record import Record
 from polyrhythm.core.sync.barrier.timer import timer_of
 from polyrhythm.engines.engine import RAY, check_engine_runs
-from polyrhythm.errors import RunError, UsageError
+from polyrhythm.errors import RunError, StoreError, UsageError
 from polyrhythm.io.codefile import digest_of
 from polyrhythm.learn.data.places import DATA_DIR
 from polyrhythm.learn.load import check_job, defaults_of
 from polyrhythm.learn.slowdowns import Slowdowns
 from polyrhythm.observe.runs import find_run
-from polyrhythm.store.checkpoints import Checkpoint, load, newest, read_record, verify
+from polyrhythm.store.checkpoints import Checkpoint, load, newest, numbers, read_record, verify
 from polyrhythm.store.objects import Store, open_store
 from polyrhythm.wire.messages import JobSpec
 
@@ -139,7 +139,7 @@ def resume_job(
         check_job(job)
         defaults = defaults_of(job)
     code_digest = digest_of(Path(spec.path).read_bytes()) if spec.path else ""
-    spec = msgspec.structs.replace(spec, name=job, code_digest=code_digest)
+    spec = msgspec.structs.replace(spec, name=_short(job), code_digest=code_digest)
     _check_slowdowns(spec)
     check_spec(spec)
     engine, cluster = options["engine"], cluster_of(options)
@@ -206,8 +206,19 @@ def _next_dir(source: str, runs_dir: Path) -> Path:
     return next_run_dir(before if before.parent == runs_dir else runs_dir / before.name)
 
 
+def _short(job: str) -> str:
+    """The path of a job's file as a user would type it here, if the file is in this folder."""
+    path = Path(job)
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else job
+
+
 def _find(store: Store, number: int | None) -> Checkpoint:
     if number is None:
+        if not numbers(store):
+            raise StoreError(
+                f"there is no checkpoint in {store.url}, because the job ran without"
+                " --checkpoint-every; 'polyrhythm train --init MODEL' begins with a trained model"
+            )
         return newest(store, _say)
     checkpoint = load(store, number)
     verify(store, checkpoint)

@@ -29,8 +29,9 @@ class Estimate:
 
 
 def estimate(state: RunState, job: JobSpec | None, now_s: float) -> Estimate | None:
-    """When the run will end. None if no goal has an estimate, or not yet."""
-    if job is None or state.opened_s is None:
+    """When the run will end. None if no goal has an estimate, or not yet, or if its model is being
+    saved."""
+    if job is None or state.opened_s is None or state.saving:
         return None
     rest_s = left_s(state, job, now_s)
     if rest_s is None:

@@ -348,6 +348,9 @@ class RunState(RunFacts):
     def _silent(self, line: dict[str, Any]) -> None:
         self.silent[line["server"]] = self.at_s
 
+    def _heard(self, line: dict[str, Any]) -> None:
+        self.silent.pop(line["server"], None)
+
     def _cut_off(self, line: dict[str, Any]) -> None:
         pair = line["worker"], line["server"]
         self.cut_off.setdefault(pair, self.at_s - line.get("silent_s", 0.0))
@@ -606,6 +609,7 @@ class RunState(RunFacts):
         "drained": _server_left,
         "silent": _silent,
         "server-silent": _silent,
+        "server-heard": _heard,
         "cut-off": _cut_off,
         "unopened": _cut_off,
         "link-works": _link_works,

@@ -305,6 +305,9 @@ class Teller:
         long = "" if silent_s is None else f" for {silent_s:.1f} s"
         return [self._say(f"server s{line['server']} has been silent{long}", ())]
 
+    def _heard(self, line: dict[str, Any]) -> list[Sentence]:
+        return [self._say(f"server s{line['server']} sends heartbeats again", ())]
+
     def _placed(self, line: dict[str, Any]) -> list[Sentence]:
         holds = [f"s{server} holds {count}" for server, count in self.state.slices.items()]
         slices = counted(sum(self.state.slices.values()), "slice")
@@ -339,7 +342,7 @@ class Teller:
             verb = _VERBS.get(reason.code, "left")
             why = parting(reason, self.state.name_of)
             refused = reason.fields.get("name") == name
-            if name in self._local and (refused or reason.code in _ERRORS):
+            if refused or (name in self._local and reason.code in _ERRORS):
                 why = "it was refused" if refused else "it failed"
             text = f"{name} {verb}: {why}{self._go_on()}"
         return [self._say(text, {line["worker"]})]
@@ -548,6 +551,7 @@ class Teller:
         "listening": _listening,
         "silent": _silent,
         "server-silent": _cannot_be_done_without,
+        "server-heard": _heard,
         "server-lost": _server_lost,
         "reassigned": _reassigned,
         "rerouting": _rerouting,

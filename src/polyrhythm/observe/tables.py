@@ -61,9 +61,17 @@ def headline(state: RunState, job: JobSpec | None, now_s: float) -> str:
     parts = [*counts(state, job), *_learning(state, job), _speed(state)]
     if (slow := slow_in_words(slow_workers(state))) is not None:
         parts.append(slow)
-    if (found := estimate(state, job, now_s)) is not None:
+    if state.saving:
+        parts.append(_saving_in_words(state))
+    elif (found := estimate(state, job, now_s)) is not None:
         parts.append(found.in_words())
     return ", ".join(parts)
+
+
+def _saving_in_words(state: RunState) -> str:
+    if state.held is not None:
+        return "the model cannot be written yet: see 'polyrhythm why'"
+    return "the model is being saved"
 
 
 def _starting(state: RunState, job: JobSpec | None) -> str:
@@ -174,6 +182,8 @@ def _time(state: RunState, job: JobSpec | None, now_s: float, columns: int) -> R
 
 def _times(state: RunState, job: JobSpec | None, now_s: float, found: Estimate | None) -> str:
     gone = rough(max(0.0, now_s - (state.opened_s or 0.0)))
+    if state.saving:
+        return f"{gone} so far, {_saving_in_words(state)}"
     if found is not None:
         return f"{found.share:3.0%}  {gone} so far, {found.in_words()}"
     end = None if job is None else open_end(job)
@@ -252,7 +262,8 @@ def _details(run: Run, *, running: bool) -> list[str]:
         rows.append(f"left out because no step was made: {counts_}")
     rows += [f"gone: {text}" for text in gone_in_words(state.workers.values(), state)]
     if state.silent:
-        rows.append(f"silent: {listed(f's{server}' for server in state.silent)}")
+        silent = listed(f"s{server} (noticed at {at:.1f} s)" for server, at in state.silent.items())
+        rows.append(f"no heartbeats come from {silent}: ask 'polyrhythm why'")
     rows += [_failover(failover) for failover in state.failovers]
     if state.learning:
         rows.append(f"copies of slices that are being restored: {state.learning}")

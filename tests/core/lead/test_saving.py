@@ -193,7 +193,7 @@ def test_a_stop_gives_a_held_model_up() -> None:
     effects = stage.tell(ev.StopAsked())
     assert notes(effects) == ["not-saved", "ended"]
     (end,) = of(effects, fx.End)
-    assert end.failed and FULL in in_words(end.reason)
+    assert end.failed and in_words(end.reason) == f"the trained model could not be saved: {FULL}"
 
 
 def test_the_loss_of_slices_gives_a_held_model_up() -> None:

@@ -180,7 +180,7 @@ class Ending:
         held = self._saving.held
         if held is None or not self._saving.active:
             return False
-        self._not_written(self._saving.abandon(held))
+        self._not_written(self._saving.abandon(Reason("not-written", held.fields)))
         return True
 
     def _not_written(self, fault: Reason) -> None:

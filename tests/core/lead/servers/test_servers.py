@@ -121,6 +121,10 @@ def test_a_silent_server_is_lost_unless_it_has_the_only_copy() -> None:
     )
     servers.servers.suspect(wake_ns)
     assert notes(effects).count("server-silent") == 1
+    (silent,) = servers.servers._silent
+    servers.servers.beat(silent, wake_ns + 1)
+    servers.servers.beat(silent, wake_ns + 2)
+    assert notes(effects).count("server-heard") == 1
 
 
 @pytest.mark.parametrize("replicas", [0, 1])

@@ -315,6 +315,7 @@ class Servers:
             return
         if server in self._silent:
             self._silent.remove(server)
+            self._outbox.note("server-heard", server=server)
             self.suspicion.expect(server, now_ns)
         self.suspicion.beat(server, now_ns)
 
