@@ -1,8 +1,8 @@
-"""polyrhythm: a parameter server for machines that keep different time."""
+"""polyrhythm: trains a PyTorch model on machines that differ in speed, join late and fail."""
 
 from polyrhythm import release
 
-TYPE_CHECKING = False  # as in `typing`, whose import takes longer than all of this module
+TYPE_CHECKING = False  # type checkers know the name; importing `typing` for it would be slow
 
 __version__ = release.VERSION
 

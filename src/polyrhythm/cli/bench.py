@@ -204,7 +204,7 @@ def slices(
         print(f"best size     {best / 1024:,.0f} KiB by sqrt(M alpha / N)")
     else:
         print("best size     any: small slices cost no more than large ones here")
-    print(f"fastest here  {fastest / 1024:,.0f} KiB")
+    print(f"fastest size  {fastest / 1024:,.0f} KiB")
 
 
 _LEAST_SWEPT = 2**20

@@ -50,7 +50,7 @@ def make_app(names: Iterable[str] = tuple(COMMANDS)) -> typer.Typer:
     """The program with these subcommands."""
     app = typer.Typer(
         name="polyrhythm",
-        help="A parameter server for machines that keep different time.",
+        help="Train a PyTorch model on machines that differ in speed, join late and fail.",
         no_args_is_help=True,
         add_completion=False,
         pretty_exceptions_enable=False,

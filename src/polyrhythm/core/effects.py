@@ -29,7 +29,7 @@ STAYS = "stays"
 NO_SLICE = "no-slice"
 """The name of the report that this server has joined the job and holds no slice."""
 FIRST_SLICES = "first-slices"
-"""The name of the report that this server gets its first slices, after `NO_SLICE`."""
+"""The name of the report that this server now has slices. It follows a report `NO_SLICE`."""
 
 
 class Send(Effect, frozen=True):

@@ -70,8 +70,8 @@ class Pulse(msgspec.Struct, gc=False):
 
     def beat(self, now_ns: int) -> None:
         if self.last_beat_ns is not None:
-            # peers do not send heartbeats more often than agreed: a shorter gap means that two
-            # heartbeats were read together
+            # A peer never sends heartbeats more often than agreed. A shorter gap means that two
+            # heartbeats were read together.
             self._add_gap(max(self.beat_ns, now_ns - self.last_beat_ns))
         self.last_beat_ns = self.heard_ns = now_ns
 
@@ -79,7 +79,8 @@ class Pulse(msgspec.Struct, gc=False):
         gaps = self._gaps
         same = len(gaps) == _GAPS and gap_ns == gaps[0]
         keep_last(gaps, gap_ns, _GAPS)
-        if len(gaps) >= _FEW and not same:  # otherwise the mean and the deviation do not change
+        # A new gap that equals the one that it replaces changes neither the mean nor the deviation.
+        if len(gaps) >= _FEW and not same:
             mean = self.mean_gap_ns()
             usual_ns = mean + max(2 * mean, _DEVIATIONS * self.deviation_ns())
             self.limit_ns = round(usual_ns) + _NETWORK_NS

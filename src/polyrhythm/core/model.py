@@ -52,7 +52,9 @@ def _difference_of_tensors(mine: TensorSpec, other: TensorSpec) -> str | None:
         untrained = "is trained here, but not in the job (there it is frozen, or a buffer)"
         return f"{other.name!r} {trained if other.group == BUFFERS else untrained}"
     if mine.group != other.group:
-        groups = f"is in parameter group {other.group} of the optimizer, in the job in {mine.group}"
+        groups = (
+            f"is in parameter group {other.group} of the optimizer; in the job, in {mine.group}"
+        )
         return f"{_kind_and_name(other)} {groups}"
     if mine.strides != other.strides:
         strides = f"has strides {list(other.strides)}, in the job it has {list(mine.strides)}"

@@ -68,8 +68,9 @@ class StepOrder(msgspec.Struct):
         return None
 
     def _learn(self, at: frozenset[int], model: int) -> frozenset[int]:
-        """Learn the order from the member that first reaches its known end: it continues with this
-        model, or repeats from its beginning. Returns the position of the step."""
+        """Extend the known order if this member is the first that has come to its end. Its step with
+        `model` is the next one of the order, or the first of a repetition. Returns the position of
+        that step."""
         (place,) = at
         if place < len(self.order):
             return at

@@ -230,7 +230,7 @@ def unfit(job: JobSpec, algorithm: Algorithm, sync: str, max_passes: int) -> lis
     }
     found = [name for name, given in others.items() if given]
     if found:
-        faults.append(f"it has another goal ({', '.join(found)}), and estimators end by tol")
+        faults.append(f"it has another goal ({', '.join(found)}): an estimator ends by its own tol")
     return faults
 
 

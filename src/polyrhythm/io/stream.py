@@ -114,7 +114,7 @@ _LARGE = Amounts(8 * 1024 * 1024, 4 * 1024 * 1024)
 
 
 def amounts_for(cores: int) -> Amounts:
-    """Return the amounts for a process that may use this many cores."""
+    """How many bytes to hash at a time, in a process that may use this many cores."""
     return _LARGE if cores <= _FEW_CORES else _SMALL
 
 

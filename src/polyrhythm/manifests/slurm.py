@@ -90,12 +90,12 @@ def _from(plan: Plan) -> str:
 def _notice(plan: Plan) -> str:
     if not plan.resumes:
         return """\
-# Without checkpoints, the job ends in order when its time is over, and its model is saved.
+# Without checkpoints, the job shuts down cleanly when its time is over, and its model is saved.
 trap 'kill -TERM $lead' TERM
 """
     return f"""\
 # When its time is over, the job makes a checkpoint and goes back into the queue. If it cannot, it ends
-# in order, and its model is saved. After scancel the job does not come back: its state is not RUNNING
+# cleanly, and its model is saved. After scancel the job does not come back: its state is not RUNNING
 # any more, and Slurm has sent SIGTERM to the lead, too.
 notice() {{
   trap '' TERM  # Slurm repeats it

@@ -65,7 +65,7 @@ Type=exec
 WorkingDirectory={_path(str(Path.cwd()))}
 EnvironmentFile=-{_secret_of(plan)}
 ExecStart={_line(words)}
-# SIGTERM to the first process ends the job in order: it asks the others.
+# SIGTERM to the first process shuts the job down cleanly: it asks the others.
 KillMode=mixed
 TimeoutStopSec=10min
 SuccessExitStatus=143

@@ -342,7 +342,8 @@ class Teller:
             verb = _VERBS.get(reason.code, "left")
             why = parting(reason, self.state.name_of)
             refused = reason.fields.get("name") == name
-            if refused or (name in self._local and reason.code in _ERRORS):
+            told = refused and (name in self._local or reason.code == "too-late")
+            if told or (name in self._local and reason.code in _ERRORS):
                 why = "it was refused" if refused else "it failed"
             text = f"{name} {verb}: {why}{self._go_on()}"
         return [self._say(text, {line["worker"]})]

@@ -133,8 +133,8 @@ SENTENCES = {
     # sentences about versions from which no parameters are computed
     "m-steps-held": "{absent} of {points:point} are missing from the sum: the parameters stay as they"
     " are until these points were visited again",
-    "m-steps-resumed": "the missing points are in the sum again: parameters are computed again, after"
-    " {versions:version} without new ones",
+    "m-steps-resumed": "the missing points are in the sum again, and new parameters are computed, after"
+    " {versions:version} without any",
     "m-steps-without": "{absent} of {points:point} are still missing from the sum after"
     " {passes:g} passes: parameters are computed without them from now on, after"
     " {versions:version} without new ones",

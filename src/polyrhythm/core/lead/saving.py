@@ -226,7 +226,7 @@ class Saving:
 
     def on_failed(self, event: ev.SavingFailed, now_ns: int) -> Reason | None:
         """Note that a model file could not be written. Returns the reason if the file is given up;
-        None if the lead tries again, or if the file belongs to another object."""
+        None if the lead tries again, or if another attempt or file is meant."""
         if not self._state.active or event.number != self._state.number:
             return None
         if self._state.to_store:

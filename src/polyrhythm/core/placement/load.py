@@ -1,18 +1,22 @@
 """How long a round takes on each host, and how many bytes of slices each host should hold (Aware,
 §3.3).
 
-*Water-filling gives every host the bytes for which all times are equal, and no host less than
-nothing. No other division of the model makes the slowest host faster.* The paper's Algorithm 1 comes
-to the same division where all bytes are positive. On most clusters it makes some of them negative.
+*Water-filling chooses the bytes of each host so that all hosts take equally long; a host that would
+need less than no bytes gets none. No other division of the model makes the slowest host faster.* The
+paper's Algorithm 1 finds the same division if all results are positive. On most clusters some are
+negative, and then it cannot be used.
 
-In a round, a host with w of the job's W workers receives and sends the parameters of its workers,
-except those that its own servers hold: w (M - m) bytes. Each of the m bytes of slices that it holds
-goes to and from the W - w other workers, and to k replicas. If workers push and pull at the same
-time, the load of a host is the sum, w (M - m) + (W - w + k) m bytes in each direction (Eq. 7), and its
-time is a linear function of m (Eq. 11). *If all workers push before any of them pulls, a direction
-carries first the one part and then the other, and the larger part decides both times.* Then a slow
-host with a worker gains from holding slices until both parts are equal: where slow hosts have
-workers, equal shares are best.
+Two kinds of bytes load a host. M is the size of the model, and the host holds m bytes of it and w of
+the job's W workers.
+
+- Its workers exchange what other hosts hold: w (M - m) bytes in each direction.
+- Its servers exchange their m bytes with the W - w other workers, and send them to k replicas:
+  (W - w + k) m bytes.
+
+If workers push and pull at the same time, the load is the sum (Eq. 7), and the time is a linear
+function of m (Eq. 11). *If all workers push before any of them pulls, the two follow each other in each
+direction, and the larger one decides.* Then a slow host with a worker should hold slices until both
+are equal, and where all slow hosts have workers, equal shares are best.
 """
 
 import math
@@ -34,8 +38,8 @@ class LoadLine(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The bytes of slices per second that the slowest of the host's links can carry."""
     away_s: float = 0.0
     away_byte_s: float = 0.0
-    """Used if workers pull after all have pushed: how long the transfers of the host's own workers
-    take while the host holds no slice, and by how much each byte that it holds shortens them."""
+    """For workers that pull after all have pushed. `away_s` is how long the transfers of the host's
+    own workers take if the host holds no slice. Each byte that it holds saves `away_byte_s`."""
 
     def seconds(self, nbytes: float) -> float:
         away_s = self.away_s - self.away_byte_s * nbytes

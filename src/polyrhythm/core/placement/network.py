@@ -34,7 +34,8 @@ _GAIN_NEAR, _GAIN_FAR = 1 / 3, 1 / 2
 _LEAST_RATE, _MOST_RATE = 1.0, 1e12
 """Bytes per second. No link is that slow or that fast: the measurement is wrong."""
 _OLDEST_NS = 600 * 10**9
-"""A burst that ended longer ago than this, at the time of its report, says nothing about now."""
+"""A burst that ended longer ago than this, at the time of its report, does not show the
+present rate."""
 _OFFSETS = 16
 
 

@@ -168,7 +168,9 @@ class Replication:
         for step, owed in self._owed.items():
             strangers = owed - self.replicas - self.learners
             if strangers:
-                raise InvariantBroken(f"{step} waits for s{min(strangers)}, which copies nothing")
+                raise InvariantBroken(
+                    f"{step} waits for s{min(strangers)}, which has no copies to make"
+                )
 
 
 class ReplicaFetch:

@@ -133,7 +133,7 @@ class HeldSlice:
 
     @property
     def steps(self) -> dict[tuple[int, int], int]:
-        """The last step per worker and incarnation, and the last fold."""
+        """The last contribution of each worker and incarnation, and the last fold, by their numbers."""
         rows = {(worker, row[0]): row[1] for worker, row in self.rows.items()}
         return rows | {(_NO_WORKER, 0): self.stamp.number}
 

@@ -180,7 +180,7 @@ class Pulls:
                 terms.points,
                 rejoined=first,
                 torn=terms.torn and terms.round == version,
-                # if the version is a later one, many points are probably missing from it too
+                # A later version probably lacks many points too.
                 whole_only=terms.whole_only,
                 progress=terms.progress,
                 rank=terms.rank,

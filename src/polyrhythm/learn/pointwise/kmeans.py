@@ -164,9 +164,9 @@ _ROUNDING = 2.0**-40
 
 
 def above_rounding(weight: Array, least: float = _ROUNDING) -> npt.NDArray[np.bool_]:
-    """Which of these sums of weights are more than the rounding errors of a sum that points were
-    added to and subtracted from. `least`: the smallest of them, as a fraction of the sum over all
-    clusters."""
+    """Which clusters have points. Points are added to the weight of a cluster and subtracted from
+    it, so rounding leaves a small rest in an empty one. `least`: the weight of the smallest cluster that
+    counts, as a fraction of all weights."""
     found: npt.NDArray[np.bool_] = weight > least * weight.sum()
     return found
 

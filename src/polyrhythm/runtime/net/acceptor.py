@@ -171,7 +171,9 @@ class ConnectionAcceptor:
                     caller.link.send(answer)
                 if not heard:
                     for other in self._strangers.on_hello(number):
-                        self._refuse(other, LinkError("there are too many unproven connections"))
+                        self._refuse(
+                            other, LinkError("too many connections wait to be authenticated")
+                        )
         # any fault in the bytes of an unknown peer ends the link of that peer only
         except Exception as error:
             self._refuse(number, error)

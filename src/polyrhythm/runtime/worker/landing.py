@@ -104,8 +104,8 @@ class Landing:
             self._divert(late.server)
 
     def take(self, link: Link, message: m.Parameters, payload: Payload | None) -> None:
-        # do not conclude this from the message: another thread may have run the machine since the
-        # bytes began to arrive, so the slice may be expected only now
+        # Whether the bytes are in place was decided when they began to arrive. The message cannot
+        # tell it now: another thread may have run the machine since.
         placed = self._received.pop(id(message), None) is not None
         with self._keeping:
             expected = self._is_expected(message)

@@ -565,8 +565,8 @@ class Migration:
             sent = {send.chunk for send in sends}
             copies += tuple(index for index in plan.leaving(holder) if index not in sent)
         if holder in self._travel.waiting(in_flight):
-            # A member that waits for points visits none of its chunks. It keeps them, with the
-            # memory of their points.
+            # A member that waits for points visits none of its chunks. It keeps their points in
+            # memory.
             copies += tuple(chunk.chunk for chunk in lease.chunks)
             chunks = ()
         receiver = self._receivers.get(holder)

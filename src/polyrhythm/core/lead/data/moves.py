@@ -152,7 +152,7 @@ class EndedCounts(msgspec.Struct):
     """Counts the moves that have ended, until the journal gets them."""
 
     _ended: dict[tuple[int, int, str], EndedMoves] = {}
-    """Per source, target and code of the reason."""
+    """The counts. The key is the source, the target, and the code of the reason."""
 
     def count(self, move: ChunkMove, points: int, reason: Reason | None) -> None:
         """Count the move of a chunk with this many points, which is complete (`reason` is None), or

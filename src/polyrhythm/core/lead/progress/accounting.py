@@ -97,7 +97,7 @@ class _Span:
     """How many contributions were larger or smaller than the model, because they were quantised or
     did not have all slices."""
     parts_nbytes: int = 0
-    """The size of these contributions, as their workers have measured it."""
+    """How many bytes these contributions had, by the reports of their workers."""
 
 
 @dataclass(slots=True)

@@ -57,7 +57,7 @@ class Targets(msgspec.Struct):
         return Reason("too-many-metrics", {"most": MOST_NAMES})
 
     def take(self, worker: int, metrics: Mapping[str, float], *, evaluated: bool) -> Reason | None:
-        """Take values that a worker reports. Returns a reason to write to the journal if the metric
+        """Handle values that a worker reports. Returns a reason to write to the journal if the metric
         of a target is missing from the reports; else None."""
         self._reported.take(worker, metrics, evaluated=evaluated)
         if not self._missing:

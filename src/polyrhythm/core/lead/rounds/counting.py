@@ -46,7 +46,7 @@ class Counting:
         self._evaluator = parts.evaluator
 
     def on_trailer(self, trailer: m.Trailer, member: Member | None, now_ns: int) -> None:
-        """Take a trailer; `member` is None if its sender was removed."""
+        """Handle the trailer of a contribution. `member` is None if its sender was removed."""
         report = clamp(trailer.report)
         if report is not trailer.report:
             trailer = msgspec.structs.replace(trailer, report=report)

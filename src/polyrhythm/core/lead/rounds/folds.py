@@ -51,7 +51,7 @@ class Rounds(msgspec.Struct):
     resting: int = 0
     """How many workers that had contributed before abstained from the last fold."""
     share: float = 1.0
-    """The fraction of a full step that the last fold made."""
+    """By which factor the optimizer step of the last fold was scaled: 1 if all contributed."""
     unshared: bool = False
     """Whether only workers have the parameters of the present version (`sharing.py`)."""
     _workers: frozenset[int] = frozenset()

@@ -233,9 +233,9 @@ MANY_MISSING = 0.05
 missing. A chunk that moves from a slow worker to a fast one is about 1% of the points, and is
 missing from one version only."""
 MOST_PASSES = 2
-"""A hold ends when as many points were visited as in this many passes. The new holders visit the
-missing points first. With equal workers they are back after less than one pass; the second pass
-is for slow workers."""
+"""A hold ends at the latest after this many passes. The workers that got the missing points visit
+them first. If all workers are equally fast, this takes less than one pass; the second pass is for
+slow workers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -557,13 +557,13 @@ class Mode(Protocol):
     # -- contributions -------------------------------------------------------------------------
 
     def on_trailer(self, trailer: Trailer, now_ns: int) -> None:
-        """Take the trailer of a contribution."""
+        """Handle the trailer of a contribution."""
 
     def on_reported(self, server: int) -> None:
         """Note that a server has reported a contribution."""
 
     def complete(self, complete: Complete) -> bool:
-        """Take a contribution that is complete and of which the policy does not know yet. Returns
+        """Handle a contribution that is complete, and tell the policy of it. Returns
         whether it belongs to the next fold instead of the fold under way."""
 
     def tell(self, member: Member, now_ns: int) -> None:

@@ -268,9 +268,9 @@ def _plan(part: int) -> list[tuple[int, bool]]:
 class _Fit:
     line: Line
     least: Line
-    """The line with the lowest slope that the measurements allow. It favours short intervals."""
+    """The flattest line that is consistent with the measurements. It favours short intervals."""
     most: Line
-    """The line with the highest slope that the measurements allow. It favours long intervals."""
+    """The steepest line that is consistent with the measurements. It favours long intervals."""
 
 
 def _fit(trial: _Trial) -> _Fit:
