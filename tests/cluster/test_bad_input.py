@@ -52,7 +52,7 @@ def refused(tmp_path: Path, *args: object) -> str:
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (["--slice-size", "1TB"], ["--slice-size is 1TB", "auto", "4KiB to 64MiB"]),
+        (["--slice-size", "1TB"], ["--slice-size is 1TB", "auto", "4KiB to 32MiB"]),
         (["--sync", "bps"], ["--sync 'bps'", "bsp"]),
         (["--sync", "ssp"], ["--sync ssp needs a whole number", "ssp:8"]),
         (["--sync", "bsp:3"], ["--sync 'bsp:3'", "bsp takes no number"]),

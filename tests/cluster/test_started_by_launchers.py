@@ -94,9 +94,11 @@ def test_a_job_that_is_started_again_continues_from_its_newest_checkpoint(tmp_pa
         for pid in command.pids():
             os.kill(pid, signal.SIGKILL)
         command.wait(10)
-    again = run("train", *job, *regular, "--name", "run", "--json", cwd=tmp_path, spares=1)
+    sized = ("--slice-size", "auto")
+    again = run("train", *job, *regular, *sized, "--name", "run", "--json", cwd=tmp_path, spares=1)
     assert again.returncode == 0, again.stderr
     assert "polyrhythm: the job continues from its newest checkpoint in" in again.stderr
+    assert "--slice-size has no effect: slices keep their size" in again.stderr
     result = json.loads(again.stdout)
     assert result["passes"] == 2, result
     assert (tmp_path / "runs" / "run-2" / "model.safetensors").is_file()

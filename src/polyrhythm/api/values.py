@@ -17,11 +17,13 @@ from polyrhythm.core.model import MODEL, named
 from polyrhythm.core.placement.division import AUTO
 from polyrhythm.core.values import parse_duration, parse_size
 from polyrhythm.errors import UsageError
+from polyrhythm.wire.frames import MEMBER
 from polyrhythm.wire.messages import Target
 
 _LEAST_SLICE_NBYTES = 4 * 1024
-_MOST_SLICE_NBYTES = 64 * 1024 * 1024
-"""A slice is sent in one frame."""
+_MOST_SLICE_NBYTES = MEMBER.payload_nbytes // 2
+"""A slice is sent in one frame, and the parameters of a slice of half precision also as float32, with
+twice as many bytes."""
 Check = Callable[[str, Any], None]
 
 # -- checks --------------------------------------------------------------------------------------
@@ -190,7 +192,7 @@ def slice_nbytes(text: str) -> int:
     except ValueError as error:
         raise UsageError(f"--slice-size {error}") from None
     if not _LEAST_SLICE_NBYTES <= nbytes <= _MOST_SLICE_NBYTES:
-        raise UsageError(f"--slice-size is {text}: give auto, or a size from 4KiB to 64MiB")
+        raise UsageError(f"--slice-size is {text}: give auto, or a size from 4KiB to 32MiB")
     return nbytes
 
 

@@ -114,6 +114,8 @@ def _continue(job: str, given: dict[str, Any], *, as_json: bool, verbose: bool) 
         given["name"] = f"{name}-{len(before) + 1}"
     if source is not None:
         say(f"polyrhythm: the job continues from its newest checkpoint in {shown(source)}")
+        if "slice_size" in given:
+            say("polyrhythm: --slice-size has no effect: slices keep their size in the checkpoint")
         resume_job(source, with_defaults_of_resume(given), as_json=as_json, verbose=verbose)
     return source is not None
 
