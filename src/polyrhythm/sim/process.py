@@ -139,14 +139,16 @@ class SingleProcess(Process):
     """A process with one machine. Its queue holds only events, because they are all for the same
     machine. With `Process` itself, a simulation of 1000 workers takes about 6% longer."""
 
-    __slots__ = ("_hosted",)
+    __slots__ = ("_hosted", "_put")
 
     def __init__(self, clock: Clock, name: str, machine: Machine, *, check: bool) -> None:
         super().__init__(clock, {name: machine}, check=check)
         self._hosted = self.hosted[name]
+        self._put: Callable[[Any], None] = self._queue.append
+        """Queue an event for the machine."""
 
     def put(self, machine: str, event: Any) -> None:
-        self._queue.append(event)
+        self._put(event)
 
     def run(self) -> None:
         if self._running or self.frozen:

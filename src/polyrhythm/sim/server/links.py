@@ -46,7 +46,7 @@ class SimServerLinks:
 
     def to(self, peer: str) -> Channel | None:
         """The channel to a peer, which may be the lead."""
-        channel = self.table.links.get(self._seat().process_of(peer))
+        channel = self.table.links.get(self._seat().name if peer == LEAD else peer)
         return None if channel is None else channel.back
 
     # -- beginnings ----------------------------------------------------------------------------

@@ -118,7 +118,7 @@ class WorkerProcess(SingleProcess):
         self.loop = Loop(
             self,
             self.machine,
-            self._queue.append,
+            self._put,
             self._backlog,
             user,
             pace,
@@ -158,17 +158,17 @@ class WorkerProcess(SingleProcess):
         channel = self._dial(self, server, at)
         if channel is None:
             closed = ev.LinkClosed(server_name(server), "no process answers", incarnation)
-            self.put(_ME, closed)
+            self._put(closed)
             return
         channel.back.incarnation = incarnation
         unused = self._links.add(channel.back)
         if unused is not None:
             unused.back.hang_up("the server is linked already")
         if unused is channel.back:
-            self.put(_ME, ev.Linked(server, incarnation))
+            self._put(ev.Linked(server, incarnation))
             return
         if server == self.machine.seat.server:
-            self.put(_ME, self._lead_linked)
+            self._put(self._lead_linked)
         channel.send(
             m.WorkerHello(
                 worker=self.machine.worker,
@@ -187,7 +187,7 @@ class WorkerProcess(SingleProcess):
             self._receive_points(batch)
             return
         if self._computing.on or self.frozen or self._backlog:
-            self._lead_unread = self._lead_unread or channel.peer == self.machine.seat.name
+            self._lead_unread = self._lead_unread or channel.peer == self._outbox.seat.name
             self._put_off(lambda: self._take(channel, batch))
         else:
             if self._bursts is not None:
@@ -219,7 +219,7 @@ class WorkerProcess(SingleProcess):
 
     def _lose_link(self, channel: Channel, reason: str) -> None:
         if self._links.remove(channel):
-            self.put(_ME, ev.LinkClosed(channel.peer, reason, channel.incarnation))
+            self._put(ev.LinkClosed(channel.peer, reason, channel.incarnation))
 
     def _put_off(self, take: Callable[[], None]) -> None:
         """Queue this call until the worker reads its links."""
@@ -232,27 +232,27 @@ class WorkerProcess(SingleProcess):
 
     def _take(self, channel: Channel, batch: Sequence[m.Message]) -> None:
         now_ns = self.clock.now_ns
-        if now_ns >= self._heard_throttle.next_ns and channel.peer == self.machine.seat.name:
+        if now_ns >= self._heard_throttle.next_ns and channel.peer == self._outbox.seat.name:
             self._heard_throttle.due(now_ns)
-            self.put(_ME, _LEAD_HEARD)
+            self._put(_LEAD_HEARD)
         for message in batch:
             kind = type(message)
             if kind is m.Parameters or kind is CarriedSum:
                 self._take_slice(channel, message, now_ns)  # type: ignore[arg-type]
             elif kind is m.Given:
                 if self._expected is not None:
-                    self.put(_ME, builders.given(message))  # type: ignore[arg-type]
+                    self._put(builders.given(message))  # type: ignore[arg-type]
             elif kind is m.HelloReply:
-                self.put(_ME, ev.Linked(message.server, channel.incarnation))
+                self._put(ev.Linked(message.server, channel.incarnation))
             elif kind is m.Restored:
                 if message.offset + PART_NBYTES >= message.nbytes:  # type: ignore[attr-defined]
-                    self.put(_ME, ev.StateRestored())
+                    self._put(ev.StateRestored())
             else:
-                self.put(_ME, message)
+                self._put(message)
 
     def _take_slice(self, channel: Channel, message: m.Parameters, now_ns: int) -> None:
         if self._expected is None or message.round < self._expected:
-            self.put(_ME, builders.skipped(message))
+            self._put(builders.skipped(message))
             return
         if message.early and self._routes[message.slice].primary != message.server:
             return  # the slice has another primary since
@@ -262,11 +262,11 @@ class WorkerProcess(SingleProcess):
             now_ns - int(self._nbytes[message.slice] * channel.ns_per_byte)
         )
         self.loop.time.landed(first_byte_ns, now_ns)
-        self.put(_ME, builders.landed(message))
+        self._put(builders.landed(message))
 
     def wake(self, hosted: Hosted) -> None:
         if self._lead_unread and not self.frozen and self.alive:
-            self.put(_ME, _LEAD_HEARD)
+            self._put(_LEAD_HEARD)
         super().wake(hosted)
 
     def settle(self) -> None:
@@ -352,11 +352,11 @@ class WorkerProcess(SingleProcess):
         lead = self.machine.seat.server
         for spec in effect.servers:
             if spec.server == lead:
-                self.put(_ME, ev.Linked(lead, spec.incarnation))
+                self._put(ev.Linked(lead, spec.incarnation))
             else:
                 self._link(spec.server, spec.address, incarnation=spec.incarnation)
         if self._kept.nbytes and not self.loop.began:
-            self.put(_ME, ev.StateKept(restore=bool(job.resume)))
+            self._put(ev.StateKept(restore=bool(job.resume)))
         self._deliveries.private = job.data_private
         self.loop.admit(job)
 
