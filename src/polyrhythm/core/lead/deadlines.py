@@ -8,7 +8,6 @@ gives a new one with every decision (`rounds/folds.py`).
 """
 
 from collections.abc import Callable
-from operator import attrgetter
 from typing import Protocol
 
 from polyrhythm.core.lead.outbox import LeadOutbox
@@ -25,9 +24,6 @@ class Timed(Protocol):
 
     def exclude_time(self, paused_ns: int, now_ns: int) -> None:
         """The lead was paused for this long, until now: extend the deadline."""
-
-
-_WAKE_NS = attrgetter("wake_ns")
 
 
 class Deadlines:
@@ -48,8 +44,12 @@ class Deadlines:
     @property
     def wake_ns(self) -> int | None:
         """The earliest deadline; None if there is none."""
-        times_ns = (self._detector.wake_ns, *map(_WAKE_NS, self._parts))
-        return min([ns for ns in times_ns if ns is not None], default=None)
+        earliest_ns = self._detector.wake_ns
+        for part in self._parts:
+            wake_ns = part.wake_ns
+            if wake_ns is not None and (earliest_ns is None or wake_ns < earliest_ns):
+                earliest_ns = wake_ns
+        return earliest_ns
 
     def watch_for_pauses(self, now_ns: int) -> None:
         """Look for pauses of this process from now on, because a worker has joined."""

@@ -251,10 +251,10 @@ class LeadMachine:
     def _on_arrived(self, message: m.Arrived, now_ns: int) -> None:
         member = self.view.get(message.worker, message.incarnation)
         if member is not None or self._removals.is_pending(message.worker, message.incarnation):
-            done = self._mode.done
+            done = None if self._mode.promotes_in_folds else self._mode.done
             self._placement.on_arrived(message.server, now_ns)
             self._counting.on_arrived(message, member, now_ns)
-            if not self._mode.promotes_in_folds and self._mode.done > done:
+            if done is not None and self._mode.done > done:
                 self._reassign(now_ns)
 
     def _on_abstained(self, message: m.Abstained, now_ns: int) -> None:

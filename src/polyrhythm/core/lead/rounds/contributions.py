@@ -216,7 +216,7 @@ class Contributions(msgspec.Struct):
             partial.round = max(partial.round, self._named_before)
         elif partial.first < partial.round > self._whole_from:
             self._whole_from = partial.round
-        sender = self._sender(key)
+        sender = self._senders[key[:2]]
         sender.incomplete -= 1
         if sender.done < key[2]:
             sender.done = key[2]
@@ -262,9 +262,10 @@ class Contributions(msgspec.Struct):
     def on_folded(self, round_: int) -> None:
         """Forget the contributions in this round. Every primary has folded it, and every replica
         has made the fold too."""
-        for key in [key for key, complete in self._complete.items() if complete.round <= round_]:
-            del self._complete[key]
-            self.owed.pop(key, None)
+        kept = {key: each for key, each in self._complete.items() if each.round > round_}
+        self._complete = kept
+        if self.owed:
+            self.owed = {key: servers for key, servers in self.owed.items() if key in kept}
 
     def reroute(
         self, primary_since: PrimarySince, rows: Mapping[int, tuple[Row, ...]], routing: int

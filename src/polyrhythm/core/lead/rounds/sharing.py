@@ -85,9 +85,10 @@ class Sharing:
     def lacks(self, member: Member) -> bool:
         """Whether a member that is released now needs the parameters and the state, because it does
         not have the version before. If so, a worker is asked to share them."""
-        state, key = self._state, member.key
+        state = self._state
         if not state.active:
             return False
+        key = member.key
         lacks = key in state.newcomers or key not in state.before | state.released
         state.released.add(key)
         if lacks:
