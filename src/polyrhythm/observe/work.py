@@ -117,11 +117,16 @@ class ObservedWorker:
 
     @property
     def contributions_per_s(self) -> float:
-        return self.recent.contributions / self.recent_s if self.recent_s else 0.0
+        return self._per_s("contributions")
 
     @property
     def points_per_s(self) -> float:
-        return self.recent.points / self.recent_s if self.recent_s else 0.0
+        return self._per_s("points")
+
+    def _per_s(self, field: str) -> float:
+        """How much this field has grown per second in the last `recent_s` seconds."""
+        grown = self.measured.get(field, 0) - self.before.get(field, 0)
+        return float(grown / self.recent_s) if self.recent_s else 0.0
 
 
 _RECENT_S = 10.0
