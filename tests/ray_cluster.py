@@ -114,9 +114,9 @@ def start_cluster(
     return RayCluster(folder)
 
 
-def soon(holds: Callable[[], bool], what: str) -> None:
+def soon(holds: Callable[[], bool], what: str, seconds: float = _SOON_S) -> None:
     """Wait until this holds, and fail if it does not hold in the end."""
-    until_s = time.monotonic() + _SOON_S
+    until_s = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < until_s, what
         time.sleep(0.05)

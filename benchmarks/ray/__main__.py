@@ -8,8 +8,9 @@ one server, for both engines in turn. `starting`: seconds until four workers hav
 beside four new actors that import torch. `returning`: seconds from the death of a worker until it
 contributes again, beside a new actor that imports torch. `rayps`: the experiments of RayPS's Figs. 5 and
 6, beside Ray's documented parameter server; this needs MNIST in `$POLYRHYTHM_DATA/mnist`. All figures
-but those of `rayps` are medians of `--repeat` runs. `--docs` writes the tables into README.md of this
-folder, and draws the picture there.
+but those of `rayps` are medians of up to `--repeat` runs: a study that takes long makes fewer, so that
+`--all` takes less than eight minutes on a quiet machine. `--docs` writes the tables into README.md of
+this folder, and draws the picture there.
 """
 
 import argparse
@@ -81,7 +82,7 @@ def measure(chosen: list[str], repeat: int) -> dict[str, Any]:
 def table(found: dict[str, Any]) -> str:
     """How a job on the cluster compares with the local engine and with plain actors."""
     rows = [
-        f"Medians of {found['repeat']} ({found['machine']}):",
+        f"Medians of up to {found['repeat']} ({found['machine']}):",
         "",
         "| | polyrhythm on Ray | beside it | |",
         "|---|---|---|---|",

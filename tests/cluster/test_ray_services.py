@@ -24,7 +24,7 @@ from tests.ray_nodes import RayNodes, ray_nodes
 
 pytestmark = [
     *(pytest.mark.cluster, pytest.mark.ray, pytest.mark.slow),
-    pytest.mark.timeout(400, func_only=True),
+    pytest.mark.timeout(600, func_only=True),
     HEAVY,
 ]
 
@@ -210,7 +210,7 @@ def test_an_autoscaler_adds_nodes_for_workers_that_wait(tmp_path: Path) -> None:
                 lines = read_journal(folder / JOURNAL)
                 return {line["name"] for line in lines if line["what"] == "joined"}
 
-            soon(lambda: len(joined()) == 8, "eight workers do not join")
+            soon(lambda: len(joined()) == 8, "eight workers do not join", 300.0)
             stopped = run("stop", "mine", cwd=tmp_path)
             assert stopped.returncode == 0, stopped.stderr
             assert job.wait(60) == 0, output(tmp_path)
