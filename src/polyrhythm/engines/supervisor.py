@@ -708,8 +708,8 @@ class Supervisor:
             self._folder = None  # do not report the missing folder again
             self._say(
                 f"the folder of this run, {self._run_dir}, or the journal in it was deleted or moved:"
-                " nothing is recorded any more, and status, why and story do not know this run; the"
-                " job goes on, and saves its model there"
+                " nothing is recorded any more, and status, why and story do not know this run when it"
+                " has ended; the job goes on, and saves its model there"
             )
 
     def _end_without_workers(self) -> None:
