@@ -92,6 +92,23 @@ def test_a_killed_job_ends_with_the_parameters_of_an_uninterrupted_one(
         assert torch.equal(tensor, after[name]) or not exactly, name
 
 
+def test_an_inline_job_continues_from_its_checkpoint(tmp_path: Path) -> None:
+    """Inline, the processes of a job are threads of the command. The job makes six rounds in all."""
+    job = (JOBS / "convex.py", "--set", "optimizer=momentum", "--workers", 2, "--servers", 2)
+    inline = ("--engine", "inline", "--quiet")
+    first = ("--rounds", 4, "--checkpoint-every", "2rounds", "--name", "run")
+    for args in (("--rounds", 6, "--name", "whole"), first):
+        done = call("train", *job, *inline, *args, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+    checkpoint, _ = newest(tmp_path / "runs" / "run")
+    result = resume(tmp_path, *inline, "--rounds", 6)
+    assert result["rounds"] == 6 and result["contributions"] == 2 * (6 - checkpoint.manifest.round)
+    before = load_file(tmp_path / "runs" / "whole" / "model.safetensors")
+    after = load_file(tmp_path / "runs" / "resumed" / "model.safetensors")
+    for name, tensor in before.items():
+        assert torch.allclose(tensor, after[name], rtol=0, atol=1e-5), name
+
+
 @pytest.mark.guarantee("job-killed", k=(0,))
 @pytest.mark.parametrize("sync", ["bsp", "ssp:2", "ssp-restart:2", "asp", "psp", "fsp"])
 def test_every_point_of_a_pass_is_visited_once_across_a_resume_onto_more_workers(

@@ -22,10 +22,8 @@ from pathlib import Path
 
 import msgspec
 
-from polyrhythm.core.events import ResumeAsked
 from polyrhythm.core.link_kinds import may_have_references
 from polyrhythm.core.names import LEAD, server_name
-from polyrhythm.core.record import Record
 from polyrhythm.core.values import plain_reason
 from polyrhythm.engines.host import Control
 from polyrhythm.engines.output import set_title
@@ -47,8 +45,6 @@ from polyrhythm.runtime.net.dial import DialerFromOutside, SocketDialer
 from polyrhythm.runtime.net.handshake import introduce, offers, patience
 from polyrhythm.runtime.options import NodeOptions
 from polyrhythm.runtime.server.node import ServerNode
-from polyrhythm.store.checkpoints import load, read_record
-from polyrhythm.store.objects import open_store
 from polyrhythm.tensors.optimizers import load_optimizers
 from polyrhythm.wire import messages as m
 from polyrhythm.wire.messages.reasons import TOLD_TO_LEAVE
@@ -130,7 +126,6 @@ def _serve_at(
         options=_options(request, control),
         journal=journal,
         shared=may_have_references(request.link),
-        resumed=_resumed(request.job) if lead else None,
     )
     # an engine may run this on another thread of its process, which gets no signals
     gets_signals = threading.current_thread() is threading.main_thread()
@@ -182,18 +177,6 @@ def _hand_over(journal: FileJournal | SentJournal | None, control: Control) -> N
         journal.retry()
         if (part := journal.part()) is not None:
             control.tell(Told(journal=part))
-
-
-def _resumed(job: m.JobSpec) -> ResumeAsked | None:
-    """The event that makes the lead continue from a checkpoint. It contains what the checkpoint
-    stores about the lead (`core/record.py`) and the description of the model. None: the job does
-    not continue from a checkpoint."""
-    if not job.resume:
-        return None
-    store = open_store(job.resume)
-    checkpoint = load(store, job.resume_number)
-    record, kept = read_record(store, checkpoint, Record), checkpoint.manifest.kept
-    return ResumeAsked(record, checkpoint.manifest.model, 0 if kept is None else kept.nbytes)
 
 
 def _handle_engine(node: ServerNode, journal: Journal | None, told: Told) -> None:

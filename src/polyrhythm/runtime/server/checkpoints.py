@@ -15,6 +15,7 @@ from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
 from polyrhythm.core.model import parts_of
 from polyrhythm.core.names import LEAD, worker_name
+from polyrhythm.core.record import Record
 from polyrhythm.core.values import plain
 from polyrhythm.errors import DamagedCheckpoint, LinkError, PolyrhythmError, StoreTaken
 from polyrhythm.io.link import Link
@@ -29,6 +30,7 @@ from polyrhythm.store.checkpoints import (
     delete_unused,
     load,
     read_kept,
+    read_record,
     read_slices,
     write_kept,
     write_manifest,
@@ -38,6 +40,18 @@ from polyrhythm.store.listing import prune, with_room
 from polyrhythm.store.objects import Buffer, Store, open_store
 from polyrhythm.wire import messages as m
 from polyrhythm.wire.messages import FileEntry, JobSpec
+
+
+def resume_asked(job: m.JobSpec) -> ev.ResumeAsked | None:
+    """The event that makes the lead continue from a checkpoint. It contains what the checkpoint
+    stores about the lead (`core/record.py`) and the description of the model. None: the job does
+    not continue from a checkpoint."""
+    if not job.resume:
+        return None
+    store = open_store(job.resume)
+    checkpoint = load(store, job.resume_number)
+    record, kept = read_record(store, checkpoint, Record), checkpoint.manifest.kept
+    return ev.ResumeAsked(record, checkpoint.manifest.model, 0 if kept is None else kept.nbytes)
 
 
 class KeptStates:

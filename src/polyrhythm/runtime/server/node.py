@@ -43,7 +43,7 @@ from polyrhythm.runtime.net.peers import HeartbeatSender, LinkWatch, Peers
 from polyrhythm.runtime.net.server_links import LinkHandlers, ServerLinks
 from polyrhythm.runtime.options import NodeOptions
 from polyrhythm.runtime.server.adding import OnArrivalAdding, RoundsAdding, is_large
-from polyrhythm.runtime.server.checkpoints import Checkpoints, KeptStates
+from polyrhythm.runtime.server.checkpoints import Checkpoints, KeptStates, resume_asked
 from polyrhythm.runtime.server.placed import PlacedSlices
 from polyrhythm.runtime.server.publishing import Publishing
 from polyrhythm.runtime.server.saving import ModelSaver, ParameterSender
@@ -100,10 +100,8 @@ class ServerNode:
         options: NodeOptions,
         journal: PagedJournal | None = None,
         shared: bool = True,
-        resumed: ev.ResumeAsked | None = None,
     ) -> None:
-        """`resumed`: for the lead of a job that resumes, the event with the record of the
-        checkpoint."""
+        resumed = resume_asked(job) if lead else None
         self.name = server_name(server)
         self.address = address
         self.ended = threading.Event()
