@@ -172,3 +172,15 @@ def test_a_step_without_a_call_is_not_made_up_for() -> None:
         if step != 5:
             loop.call()
     assert loop.position == 9
+
+
+def test_the_estimate_ends_if_the_lead_is_silent() -> None:
+    """The lead has told its count twice, every four steps. Then it tells nothing for a long time."""
+    loop = Loop()
+    for step in range(1, 9):
+        loop.step(told=float(step) if step % 4 == 0 else None)
+        loop.call()
+    for _ in range(20):
+        loop.step()
+        loop.call()
+    assert loop.position == 8 + 4

@@ -1,5 +1,7 @@
 """Members that leave, die or rejoin while a fold is under way."""
 
+import msgspec
+
 from polyrhythm.core import effects as fx
 from polyrhythm.core.machine import Effect
 from polyrhythm.wire import messages as m
@@ -158,3 +160,44 @@ def test_a_job_that_has_reached_its_goal_does_not_break_off_a_round() -> None:
     assert of(effects, fx.End)
     lines = [note.fields["round"] for note in of(effects, fx.Note) if note.what == "rounds"]
     assert lines == [1]
+
+
+def test_an_answer_to_the_last_fold_is_none_to_this_one() -> None:
+    """A server may answer a fold twice, because the order is sent again with new routes."""
+    stage = Stage(workers=1, servers=2).begin()
+    stage.contribute(0, 1)
+    stage.folded(1)
+    assert sent(stage.contribute(0, 2, 2), m.Fold)
+    again = m.Folded(server=1, routing=stage.routing, round=1, weight=1.0)
+    stage.tell(again)
+    assert not sent(stage.tell(msgspec.structs.replace(again, server=0, round=2)), m.Release)
+    assert sent(stage.tell(msgspec.structs.replace(again, round=2)), m.Release)
+
+
+def test_a_worker_that_rested_and_contributes_to_the_same_round_counts_once() -> None:
+    """worker-1 had no points left, and got chunks of a worker that has left."""
+    stage = Stage(workers=2).begin()
+    stage.contribute(0, 1)
+    stage.contribute(1, 1)
+    stage.folded(1)
+    stage.tell(m.Abstained(**stage.who(1), round=2))
+    stage.tell(m.Trailer(**stage.who(1), sequence=2, report=m.ContributionReport(weight=2.0)))
+    stage.from_servers(m.Arrived, **stage.who(1), sequence=2, round=2)
+    (fold,) = sent(stage.contribute(0, 2, 2), m.Fold, "s0")
+    assert fold.share == 1.0
+
+
+def test_without_rounds_a_view_change_waits_for_all_servers_although_routes_change() -> None:
+    """The chunks of a worker that has died are free when every server knows that it is gone. Server 1
+    dies before that, and server 2 has not answered yet."""
+    stage = with_data(sync="asp", servers=3, replicas=1)
+    (fold,) = {fold.round for fold in sent(stage.closed("w1"), m.Fold)}
+    answer = m.Folded(server=0, routing=stage.routing, round=fold)
+    stage.tell(answer)
+    effects = stage.closed("s1")
+    for server in (0, 2):
+        effects += stage.tell(m.Placed(server=server, routing=stage.routing))
+    assert not leased_points(effects, 0)
+    assert sent(effects, m.Fold, "s2"), "the order is sent again"
+    effects = stage.tell(m.Folded(server=2, routing=stage.routing, round=fold))
+    assert leased_points(effects, 0) == 40
