@@ -66,13 +66,15 @@ def visited(record: Record) -> int:
 
 @pytest.mark.guarantee("job-killed", policies=("bsp",), k=(0,))
 @pytest.mark.parametrize(
-    ("optimizer", "exactly"), [("momentum", False), ("adam", False), ("adam", True)]
+    ("optimizer", "exactly", "engine"),
+    [("momentum", False, "local"), ("adam", False, "inline"), ("adam", True, "local")],
 )
 def test_a_killed_job_ends_with_the_parameters_of_an_uninterrupted_one(
-    tmp_path: Path, optimizer: str, exactly: bool
+    tmp_path: Path, optimizer: str, exactly: bool, engine: str
 ) -> None:
-    """The job continues on two servers in place of three. After 15 rounds of bsp in all, the
-    parameters differ by at most 1e-5. With --deterministic they are equal bit for bit."""
+    """The job continues on two servers in place of three, or inline: in one process. After 15 rounds
+    of bsp in all, the parameters differ by at most 1e-5. With --deterministic they are equal bit for
+    bit."""
     job = (JOBS / "convex.py", "--rounds", 15, "--workers", 3, "--set", f"optimizer={optimizer}")
     job += ("--deterministic",) if exactly else ()
     whole = call("train", *job, "--servers", 3, "--name", "whole", "--quiet", cwd=tmp_path)
@@ -82,7 +84,7 @@ def test_a_killed_job_ends_with_the_parameters_of_an_uninterrupted_one(
         wait_until(lambda: len(command.journal("checkpoint")) >= 3, "three checkpoints")
         kill_whole(command)
     assert newest(command.run_dir)[1].round < 15
-    result = resume(tmp_path, "--servers", 2)
+    result = resume(tmp_path, "--servers", 2, "--engine", engine)
     assert result["rounds"] == 15
     before = load_file(tmp_path / "runs" / "whole" / "model.safetensors")
     after = load_file(tmp_path / "runs" / "resumed" / "model.safetensors")
@@ -90,23 +92,6 @@ def test_a_killed_job_ends_with_the_parameters_of_an_uninterrupted_one(
     for name, tensor in before.items():
         assert torch.allclose(tensor, after[name], rtol=0, atol=1e-5), name
         assert torch.equal(tensor, after[name]) or not exactly, name
-
-
-def test_an_inline_job_continues_from_its_checkpoint(tmp_path: Path) -> None:
-    """Inline, the processes of a job are threads of the command. The job makes six rounds in all."""
-    job = (JOBS / "convex.py", "--set", "optimizer=momentum", "--workers", 2, "--servers", 2)
-    inline = ("--engine", "inline", "--quiet")
-    first = ("--rounds", 4, "--checkpoint-every", "2rounds", "--name", "run")
-    for args in (("--rounds", 6, "--name", "whole"), first):
-        done = call("train", *job, *inline, *args, cwd=tmp_path)
-        assert done.returncode == 0, done.stderr
-    checkpoint, _ = newest(tmp_path / "runs" / "run")
-    result = resume(tmp_path, *inline, "--rounds", 6)
-    assert result["rounds"] == 6 and result["contributions"] == 2 * (6 - checkpoint.manifest.round)
-    before = load_file(tmp_path / "runs" / "whole" / "model.safetensors")
-    after = load_file(tmp_path / "runs" / "resumed" / "model.safetensors")
-    for name, tensor in before.items():
-        assert torch.allclose(tensor, after[name], rtol=0, atol=1e-5), name
 
 
 @pytest.mark.guarantee("job-killed", k=(0,))

@@ -107,3 +107,25 @@ def test_the_evaluator_keeps_its_own_values_and_others_take_those_of_first(
     buffers.of(buffers.here).fill_(3.0)
     buffers.changes.adopt()
     assert buffers.own.tolist() == ([3.0] if sharing == FIRST and not evaluates else [7.0])
+
+
+def test_an_element_that_stays_nan_has_the_change_zero() -> None:
+    """NaN does not equal itself; an element that holds a place is often NaN."""
+    buffers = Buffers([math.nan, 1.0])
+    buffers.of(buffers.flat)[1] = 3.0
+    assert buffers.sent == [0.0, 2.0]
+
+
+def test_a_buffer_that_lies_otherwise_in_memory_is_sent_in_the_order_of_its_elements() -> None:
+    buffers = Buffers([1.0, 2.0], sharing=LOCAL, evaluates=True)
+    buffers.own.data = torch.tensor([5.0, 0.0, 6.0, 0.0])[::2]
+    assert buffers.sent == [5.0, 6.0]
+
+
+def test_what_was_left_out_of_a_contribution_is_taken_back_by_the_next_version() -> None:
+    """No worker has sent this buffer, so the version does not contain it."""
+    buffers = Buffers([1.0])
+    buffers.of(buffers.flat).fill_(9.0)
+    (slice_,) = [s for s in buffers.layout.slices if buffers.layout.spaces[s.space].buffers]
+    buffers.changes.land(slice_, (), memoryview(b""))
+    assert buffers.of(buffers.flat).tolist() == [1.0]
