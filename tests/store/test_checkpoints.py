@@ -108,6 +108,19 @@ def test_a_kept_state_is_read_as_it_was_written(store: Store) -> None:
     verify(store, written)
 
 
+def test_the_kept_state_of_another_checkpoint_is_not_read(store: Store) -> None:
+    """It has the same size, and its own digests are right."""
+    entries = [
+        write_kept(store, 1, memoryview(b"".join(encode_state({"n": n}).buffers))) for n in (1, 2)
+    ]
+    slices = {s.id: {"parameters": torch.ones(s.length)} for s in layout_for(3).slices}
+    _write_manifest(store, [write_slices(store, 1, 0, slices)], kept=entries[0])
+    assert entries[0].nbytes == entries[1].nbytes
+    store.put(path_of(1, entries[0].name), store.get(path_of(1, entries[1].name)))
+    with pytest.raises(DamagedCheckpoint, match="its digest differs"):
+        read_kept(store, load(store, 1))
+
+
 def test_without_a_manifest_there_is_no_checkpoint(store: Store) -> None:
     with pytest.raises(StoreError, match="there is no checkpoint in "):
         newest(store, pytest.fail)
@@ -170,6 +183,8 @@ def test_a_checkpoint_of_another_model_is_named(store: Store) -> None:
         check_model(checkpoint, type(MODEL)(tensors, MODEL.optimizer))
     other_rate = OptimizerSpec("Adam", ({"lr": 0.5}, {"lr": 0.5}))
     check_model(checkpoint, type(MODEL)(MODEL.tensors, other_rate))
+    others = tuple(msgspec.structs.replace(each, sharing="first") for each in MODEL.tensors)
+    check_model(checkpoint, type(MODEL)(others, MODEL.optimizer))
     with pytest.raises(StoreError, match="optimizer is SGD"):
         check_model(checkpoint, type(MODEL)(MODEL.tensors, OptimizerSpec("SGD", ({}, {}))))
 

@@ -68,3 +68,17 @@ def test_slices_of_one_group_may_have_different_rates() -> None:
     updater.fold(held, [each.parameters for each in held], [SliceStep(WEIGHT, r) for r in rates])
     for old, each, rate in zip(before, held, rates, strict=True):
         torch.testing.assert_close(each.parameters, old - rate)
+
+
+def test_a_parameter_without_a_gradient_stays_as_it_is_after_its_slice_has_moved_here() -> None:
+    """Weight decay would change it."""
+    spec = OptimizerSpec("AdamW", ({"lr": 0.1, "weight_decay": 0.5},))
+    slices = [Slice(number, 0, 0, 4 * number, 4, ((0, 4),)) for number in range(2)]
+    held = [Held(slice_, torch.ones(4), torch.ones(4), 1.0) for slice_ in slices]
+    ours, coming = (Optimizer(spec, [each], fused=True) for each in held)
+    ours.absorb(coming)
+    held[1].aggregate.fill_(NO_GRADIENT)
+    step = SliceStep(weight=1.0, rate=0.1)
+    ours.fold(held, [each.parameters for each in held], [step, step])
+    assert (held[0].parameters < 1.0).all()
+    assert (held[1].parameters == 1.0).all()
