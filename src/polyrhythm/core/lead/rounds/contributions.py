@@ -29,9 +29,10 @@ from polyrhythm.wire.messages import (
     Trailer,
 )
 
-_MOST_INCOMPLETE = 16
+_MOST_INCOMPLETE = 1000
 """How many incomplete contributions one member may have. A correct worker has at most two
-contributions without an acknowledgement, even when it sends them again after a failover."""
+contributions that no server has acknowledged. But a server on a busy host acknowledges them to the
+worker long before the lead reads the server's report, so the lead may know of many more."""
 
 _Key = tuple[int, int, int]
 """Worker, incarnation and sequence."""
