@@ -40,7 +40,7 @@ def test_equal_models_do_not_differ() -> None:
         (model(tensor(group=-1)), "'w' is not trained here, but the job trains it"),
         (
             model(tensor(group=1)),
-            "the parameter 'w' is in parameter group 1 of the optimizer, in the job in 0",
+            "the parameter 'w' is in parameter group 1 of the optimizer; in the job, in 0",
         ),
         (
             model(tensor(strides=(1, 2))),

@@ -1,6 +1,7 @@
 """The buffers from which a worker sends contributions, and the memory into which it receives
 versions."""
 
+import pytest
 import torch
 
 from polyrhythm.core.effects import Expect
@@ -62,7 +63,7 @@ def test_a_version_is_cut_by_what_its_server_says_it_holds() -> None:
     told: list[object] = []
     tensor = torch.zeros(2 * LENGTH)
     model, layout = model_of(tensor)
-    landing = Landing(told.append)
+    landing = Landing(told.append, pytest.fail)
     landing.attach(model, layout, None, in_place=False)
     landing.follow([Route(0), Route(0)])
     landing.expect(Expect(1, None))
@@ -79,7 +80,7 @@ def test_a_slice_that_is_kept_for_later_does_not_change_with_the_memory_of_its_l
     told: list[object] = []
     tensor = torch.zeros(2 * LENGTH)
     model, layout = model_of(tensor)
-    landing = Landing(told.append)
+    landing = Landing(told.append, pytest.fail)
     landing.attach(model, layout, None, in_place=False)
     landing.follow([Route(0), Route(0)])
     landing.expect(Expect(None, 2))
@@ -103,7 +104,7 @@ def test_a_slice_that_began_to_arrive_before_it_was_expected_is_copied_to_its_pl
     told: list[object] = []
     tensor = torch.zeros(2 * LENGTH)
     model, layout = model_of(tensor)
-    landing = Landing(told.append)
+    landing = Landing(told.append, pytest.fail)
     landing.attach(model, layout, None, in_place=False)
     landing.follow([Route(0), Route(0)])
     link, _ = memory_pair("worker", "s0")
