@@ -29,7 +29,7 @@ SIZES = ("102MB", "4MB")
 COUNTS = (1, 2, 4, 8)
 _GIVE_UP_S = 120.0
 _STUDY_S = 45.0
-"""No run is repeated after this time, so that all studies together take less than eight minutes."""
+"""No run is repeated after this time, so that all studies together take about ten minutes."""
 
 
 @contextmanager
