@@ -57,7 +57,9 @@ def test_links_that_share_a_card_are_summed_rightly() -> None:
         hosts[3].shape("8mbit")
         measured, _ = exchange(hosts, frames=3, nbytes=1_000_000)
     assert measured["w2"] == pytest.approx(0.955 * 8 * MBIT, rel=0.15)
-    assert measured["throughput"] == pytest.approx(0.955 * 60 * MBIT, rel=0.3)
+    # A busy machine lets bytes gather, which then arrive at once. Each of the other links alone could
+    # carry 60 Mbit/s, so a wrong sum is at least twice as much.
+    assert measured["throughput"] == pytest.approx(0.955 * 60 * MBIT, rel=0.5)
 
 
 def test_a_probe_slice_is_long_enough() -> None:
