@@ -276,9 +276,18 @@ PLACEMENT: tuple[Mutant, ...] = (
         "late-slice-overwrites",
         "A slice of a former primary goes on to arrive in the place of a later version.",
         "runtime:Landing._divert_late",
-        "self._divert(late.server)",
+        "self._divert(late)",
         "pass",
         "tests/runtime/worker/test_landing.py::test_a_late_slice_is_not_written_over_a_later_version",
+    ),
+    mutant(
+        "other-slice-is-diverted",
+        "A slice that never came completely diverts the one that its server sends now.",
+        "wire:Decoder.divert",
+        "self._frame.message is not message",
+        "False",
+        "tests/runtime/worker/test_landing.py"
+        "::test_a_slice_that_never_came_completely_does_not_disturb_its_server",
     ),
     mutant(
         "one-server-read-at-a-time",

@@ -113,9 +113,9 @@ class PollableLink(Link, Protocol):
         """The messages that were read from the socket together with earlier ones. A poller does not
         see them, so the caller takes them before it registers the link with a poller."""
 
-    def divert(self) -> None:
-        """Receive the rest of the present payload into other memory than `land` chose. Only the thread
-        that reads the link may call this."""
+    def divert(self, message: Message) -> None:
+        """Receive the rest of this message's payload into other memory than `land` chose, if it is still
+        arriving. Only the thread that reads the link may call this."""
 
     def receive_ready(
         self, *, finish: bool = False, most: int | None = None

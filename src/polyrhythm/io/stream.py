@@ -274,8 +274,8 @@ class StreamLink:
     def land_with(self, land: Land) -> None:
         self._decoder.land = land
 
-    def divert(self) -> None:
-        self._decoder.divert()
+    def divert(self, message: Message) -> None:
+        self._decoder.divert(message)
 
     def measure_with(self, measure: Measure) -> None:
         if not self.kind.has_payload_references:

@@ -181,10 +181,10 @@ class Decoder:
         """Whether the next bytes are received directly into a payload's place."""
         return self._payload is not None
 
-    def divert(self) -> None:
-        """Receive the rest of the payload into memory of the decoder. The place that `land` chose gets
-        no more bytes of it."""
-        if self._payload is None:
+    def divert(self, message: Message) -> None:
+        """Receive the rest of this message's payload into memory of the decoder. The place that `land`
+        chose gets no more bytes of it. If another message is arriving, nothing changes."""
+        if self._payload is None or self._frame is None or self._frame.message is not message:
             return
         came = self._payload[: self._filled]
         self._payload = memoryview(bytearray(len(self._payload)))

@@ -94,6 +94,7 @@ def test_a_slice_that_is_kept_for_later_does_not_change_with_the_memory_of_its_l
     received.fill_(9.0)
     assert not told
     landing.expect(Expect(2, None))
+    assert landing.land_kept()
     assert [type(event) for event in told] == [Landed, Landed]
     assert tensor.tolist() == [7.0] * LENGTH + [8.0] * LENGTH
 

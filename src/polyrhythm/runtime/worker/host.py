@@ -132,7 +132,12 @@ class MachineHost:
         """Called again and again while the user's loop waits. Returns whether there is more to do
         now."""
         self.state.send_if_asked(waiting=True)
+        self._land_kept()
         return self.points is not None and self.points.while_waiting()
+
+    def _land_kept(self) -> None:
+        if self._landing.land_kept():
+            self._driver.run()
 
     @property
     def servers(self) -> tuple[m.Address, ...]:
@@ -219,10 +224,10 @@ class MachineHost:
         assert self._own is not None
         self._own.share(effect)
 
-    def _divert(self, server: int) -> None:
-        link = self._links.to(server_name(server))
+    def _divert(self, late: m.Parameters) -> None:
+        link = self._links.to(server_name(late.server))
         if link is not None and link.pollable is not None:
-            link.pollable.divert()
+            link.pollable.divert(late)
 
     def _send_shared(self, server: int, message: m.Shared, data: memoryview | None) -> None:
         link = self._links.to(server_name(server))

@@ -2,7 +2,9 @@
 final place, or copied there from a server's memory.
 
 The worker's machine says which version it expects. Slices of other versions are kept for later or
-skipped, as the machine orders. Slices may arrive on several threads.
+skipped, as the machine orders. Slices may arrive on several threads. *The thread that reads the links
+also writes the slices that were kept:* the machine may run on another thread, and a place into which a
+link receives at that moment cannot be taken away from it.
 
 *A slice that begins to arrive may be late: when it gets another primary, a later version can arrive over
 another link before its bytes are complete. Then the rest of these bytes goes elsewhere.*
@@ -23,9 +25,11 @@ from polyrhythm.wire import messages as m
 
 
 class Landing:
-    def __init__(self, put: Callable[[Event], None], divert: Callable[[int], None]) -> None:
-        """`put` receives an event for each slice that is in its place or was skipped. `divert`: let the
-        link to a server receive the rest of a slice into other memory."""
+    def __init__(
+        self, put: Callable[[Event], None], divert: Callable[[m.Parameters], None]
+    ) -> None:
+        """`put` receives an event for each slice that is in its place or was skipped. `divert`: let a
+        link receive the rest of this slice into other memory, if it has not come completely."""
         self.in_place: memoryview | None = None
         """The server's memory of the current version, if the worker uses it without a copy."""
         self.count = 0
@@ -66,17 +70,38 @@ class Landing:
                 self._slices_of[server] = (*self._slices_of.get(server, ()), slice_)
 
     def expect(self, effect: fx.Expect) -> None:
+        """Any thread may call this. Slices that were kept are written by `land_kept`."""
         with self._keeping:
             self._expected, self._keeps = effect.round, effect.keep
-            kept, self._kept = self._kept, []
-        for message, view in kept:
-            if self._is_expected(message):
-                self._land(message, view)
-            else:
-                self._put(builders.skipped(message))
+            skipped = self._take_kept(
+                lambda message: not (self._is_expected(message) or self._is_for_later(message))
+            )
+        for message, _ in skipped:
+            self._put(builders.skipped(message))
+
+    def land_kept(self) -> bool:
+        """Write the slices that were kept and are expected now. Only the thread that reads the links may
+        call this. Returns whether there were any."""
+        if not self._kept:
+            return False
+        with self._keeping:
+            due = self._take_kept(self._is_expected)
+        for message, view in due:
+            self._land(message, view)
+        return bool(due)
+
+    def _take_kept(
+        self, wanted: Callable[[m.Parameters], bool]
+    ) -> list[tuple[m.Parameters, memoryview | None]]:
+        taken = [each for each in self._kept if wanted(each[0])]
+        self._kept = [each for each in self._kept if not wanted(each[0])]
+        return taken
 
     def _is_expected(self, message: m.Parameters) -> bool:
         return self._expected is not None and message.round >= self._expected
+
+    def _is_for_later(self, message: m.Parameters) -> bool:
+        return message.round == self._keeps
 
     def place_of(self, message: m.Message, nbytes: int) -> memoryview | None:
         """The memory into which the bytes of a slice are received: its final place, if the slice is
@@ -101,7 +126,7 @@ class Landing:
         """These slices arrive now: nothing that began to arrive before may be written over them."""
         for late in [each for each in self._received.values() if each.slice in slices]:
             del self._received[id(late)]
-            self._divert(late.server)
+            self._divert(late)
 
     def take(self, link: Link, message: m.Parameters, payload: Payload | None) -> None:
         # Whether the bytes are in place was decided when they began to arrive. The message cannot
@@ -109,7 +134,7 @@ class Landing:
         placed = self._received.pop(id(message), None) is not None
         with self._keeping:
             expected = self._is_expected(message)
-            keeps = not expected and message.round == self._keeps
+            keeps = not expected and self._is_for_later(message)
             if keeps:
                 view = None if payload is None else payload.view()
                 if view is not None and not link.kind.has_payload_references:

@@ -157,6 +157,7 @@ class WorkerNode(MachineHost):
     def look(self) -> bool:
         """Handle the messages that have arrived, without waiting. Returns whether the worker has
         the next version."""
+        self._land_kept()
         self.loop.look()
         return self.loop.resumed
 
