@@ -1,7 +1,7 @@
-"""Divides points into batches, none of which is smaller than the minimum.
+"""Divides points into batches that have at least the minimum number of points.
 
-*A batch that would leave fewer points in a chunk than the minimum takes these points too.* So a
-chunk has either no points left or enough for another batch, whichever worker visits it next, and a
+*If a batch would leave fewer points in a chunk than the minimum, it takes these points too.* So a
+chunk has either no points left or enough for another batch, whichever worker visits it next. A
 batch has at most `least` - 1 points more than the loop asked for. The minimum exists because some
 layers, such as BatchNorm, cannot train on a single point. A data set that is smaller than the
 minimum is visited as one batch.
@@ -13,8 +13,9 @@ DEFAULT = 2
 
 
 def least_of(min_batch: int, batch_size: int) -> int:
-    """The minimum for a user who asks for batches of `batch_size`. Batches of one point are allowed
-    only if the user asks for them."""
+    """The fewest points of a batch if the user asks for batches of `batch_size`. It is 1 only if
+    the user asks for batches of one point. Raises UsageError if `--min-batch` is larger than
+    `batch_size`."""
     if min_batch > max(DEFAULT, batch_size):
         raise UsageError(
             f"--min-batch is {min_batch}: it must not be larger than batch_size, which is {batch_size}"
@@ -23,8 +24,8 @@ def least_of(min_batch: int, batch_size: int) -> int:
 
 
 def take(count: int, left: int, least: int) -> int:
-    """How many points a batch takes from a chunk. `count`: how many points the batch still needs.
-    `left`: how many points of the chunk are not visited yet."""
+    """How many points a batch takes from a chunk with `left` unvisited points, if the batch still
+    needs `count` points."""
     return left if left - count < least else count
 
 

@@ -16,9 +16,9 @@ def contribution(
     indices: int | None = None,
     quantised: bool = False,
 ) -> m.Contribution:
-    """`parts`: which tensors of a slice of non-trained buffers are sent. `indices`: how many rows of
-    a slice that consists of rows are sent. If both are None, the whole slice is sent. `quantised`:
-    the slice is sent as integers of 8 bits."""
+    """Build the message with one slice of a contribution. `parts`: which tensors of a slice of
+    non-trained buffers are sent. `indices`: how many rows are sent, if the slice consists of rows.
+    If both are None, the whole slice is sent. `quantised`: the slice is sent as 8-bit integers."""
     return m.Contribution(
         view=effect.view,
         routing=effect.routing,
@@ -52,9 +52,10 @@ def parameters(
     parts: tuple[int, ...] | None = None,
     steps: tuple[m.SliceStep, ...] = (),
 ) -> m.Parameters:
-    """`round_`: the version, or without rounds the ticket of the pull. `parts`: which tensors of a
-    slice of non-trained buffers are sent; None sends the whole slice. `steps`: what readers do with
-    sums of gradients (`--optimizer-on workers`)."""
+    """Build the message with one slice of the parameters. `round_`: the version, or without rounds
+    the ticket of the pull. `parts`: which tensors of a slice of non-trained buffers are sent; None
+    sends the whole slice. `steps`: what readers do with sums of gradients (`--optimizer-on
+    workers`)."""
     return m.Parameters(
         view=effect.view,
         routing=effect.routing,
@@ -146,5 +147,5 @@ def shared(effect: fx.ShareState, worker: int, incarnation: int, slice_: int) ->
 
 
 def skipped(message: m.Parameters) -> ev.Skipped:
-    """The event for a slice that the worker does not wait for any more."""
+    """The event for a slice that has arrived although the worker no longer waits for it."""
     return ev.Skipped(message.server, message.sequence, message.routing, message.incarnation)

@@ -23,7 +23,8 @@ _FORM = (
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What one process asks for. Equal demands are interchangeable."""
+    """The resources that one process asks for. Two processes with equal demands can take each
+    other's place."""
 
     amounts: tuple[tuple[str, float], ...] = ((CPU, 1.0),)
     labels: tuple[tuple[str, str], ...] = ()
@@ -185,7 +186,8 @@ class ClusterNode:
 def lacking(
     pending: Mapping[str, Demand], nodes: Sequence[ClusterNode], free: Mapping[str, float]
 ) -> str:
-    """What processes without a place wait for, in words. `free`: what the whole cluster has free."""
+    """Describe what the processes without a place are waiting for. `free`: the free resources of
+    the whole cluster."""
     names: dict[Demand, list[str]] = {}
     for name, demand in pending.items():
         names.setdefault(demand, []).append(name)
@@ -216,13 +218,14 @@ def _amounts(amounts: Mapping[str, float], names: Sequence[str]) -> str:
 
 
 _PATIENCE_S = 3.0
-"""The user is told about processes without a place when they have waited for this long."""
+"""After a process has waited for a place this long, the user is told about it."""
 _AGAIN_S = 10.0
-"""The least time between two lines about such processes."""
+"""The least time between two such messages."""
 
 
 class Placing:
-    """Says what a job waits for until its processes have places, and when it has waited too long."""
+    """Says what a job waits for until all of its processes have places, and when it has waited too
+    long."""
 
     def __init__(self, timeout_s: float, now_s: float) -> None:
         self._timeout_s = timeout_s
@@ -232,8 +235,8 @@ class Placing:
         self._said = ""
 
     def line(self, lack: str, now_s: float) -> str | None:
-        """What to tell the user now about the processes without a place; None: nothing. `lack`: the
-        words of `lacking`; empty if every process has its place."""
+        """The message for the user about processes without a place; None if there is nothing to say
+        now. `lack`: the text of `lacking`, which is empty if every process has its place."""
         if not lack or lack == self._said or now_s < self._said_s + _AGAIN_S:
             return None
         self._said, self._said_s = lack, now_s
@@ -246,7 +249,7 @@ class Placing:
             self._lacking_s = None
             return None
         if self._lacking_s is None:
-            self._lacking_s = now_s  # a node was lost, and its processes start elsewhere
+            self._lacking_s = now_s  # a node was lost, and its processes start on other nodes
         if now_s < self._lacking_s + self._timeout_s:
             return None
         return f"the cluster has no room for this job after {self._timeout_s:g} s: {lack}"
@@ -322,9 +325,10 @@ def node_lost(node: ClusterNode, names: Sequence[str]) -> Reason:
 def node_drains(
     address: str, names: Sequence[str], lead: str | None, *, store: bool
 ) -> Iterator[Reason]:
-    """The lines about a node that the cluster takes away soon. `names`: the processes on it, which leave
-    now: a server moves its slices to others first. `lead`: the server in which the lead runs, if it is
-    on the node: it cannot move, and takes a checkpoint if the job has a store."""
+    """The lines about a node that the cluster will take away soon. `names`: the processes on this
+    node. They leave the job now, and a server first moves its slices to other servers. `lead`: the
+    server in which the lead runs, if it is on this node. This server cannot move, so it takes a
+    checkpoint if the job has a store."""
     if leaving := [name for name in names if name != lead]:
         yield Reason("node-drains", {"node": address, "on_it": ", ".join(leaving)})
     if lead is not None:

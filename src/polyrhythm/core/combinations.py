@@ -1,9 +1,10 @@
-"""Which options of a job work together: one table. A row names an option, what the option needs, and
-the sentence that refuses every other job.
+"""One table that says which options of a job work together. A row names an option, what the option
+needs, and the error message for a job in which that is missing.
 
-*A row applies to a job that has the option, and refuses the job if the row's condition is false.* The
-rows of `OF_MACHINES` also refuse simulated jobs; those of `OF_COMMANDS` are about processes, links and
-checkpoints, which only a real job has. `WITHOUT_EFFECT` refuses nothing: its sentences are hints.
+*A row applies to a job that has the option, and refuses the job if the row's condition is false.*
+The rows of `OF_MACHINES` also apply to simulated jobs. The rows of `OF_COMMANDS` do not: they are
+about processes, links and checkpoints, which only a real job has. The rows of `WITHOUT_EFFECT`
+refuse nothing; their sentences are hints.
 """
 
 from collections.abc import Callable, Collection, Iterator
@@ -72,8 +73,8 @@ class Rule:
 def broken(
     rules: Collection[Rule], job: JobSpec, traits: Traits, entries: Collection[PolicyEntry] = ()
 ) -> Iterator[str]:
-    """The sentences of all rules that refuse this job. `entries`: the policies that a sentence can
-    suggest."""
+    """The error messages of all rules that this job breaks. `entries`: the policies that a message
+    can suggest."""
     for rule in rules:
         if rule.refuses(job, traits):
             yield rule.sentence(job, traits, entries)
@@ -82,7 +83,7 @@ def broken(
 def check(
     rules: Collection[Rule], job: JobSpec, traits: Traits, entries: Collection[PolicyEntry] = ()
 ) -> None:
-    """Raise UsageError with the sentence of the first rule that refuses this job."""
+    """Raise UsageError with the message of the first rule that this job breaks."""
     for sentence in broken(rules, job, traits, entries):
         raise UsageError(sentence)
 

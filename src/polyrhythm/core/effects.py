@@ -146,8 +146,9 @@ class Build(Effect, frozen=True):
 
 
 class Reach(Effect, frozen=True):
-    """Connect to each of these servers with a lower number than this server. Servers with a higher
-    number connect to this server. `incarnation`: the incarnation of this server."""
+    """Connect to each of these servers. Their numbers are lower than this server's; servers with
+    higher numbers connect to this server themselves. `incarnation`: the incarnation of this
+    server."""
 
     servers: tuple[ServerSpec, ...]
     incarnation: int
@@ -200,9 +201,9 @@ class StartFold(Effect, frozen=True):
 
 
 class Publish(Effect, frozen=True):
-    """Send all slices of version `round`, which are in `slot`, to this incarnation of the worker. *A
-    version is never sent to another incarnation of the worker, because that incarnation would believe
-    that the version was meant for it.*"""
+    """Send all slices of version `round`, which are in `slot`, to this incarnation of the worker.
+    *The version goes to this incarnation only: another incarnation of the worker would take it for
+    a version that it is waiting for.*"""
 
     worker: int
     incarnation: int

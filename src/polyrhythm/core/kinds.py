@@ -1,6 +1,6 @@
-"""The kinds of contributions, as far as the machines must know them: where the steps of the
-optimizer are made, what a fold adds up, how much a contribution weighs, which optimizers servers
-can run, and which slices are quantised.
+"""What the machines must know about the kinds of contributions: which processes make the
+optimizer's steps, what a fold adds up, how much a contribution weighs, which optimizers servers can
+run, and which slices are quantised.
 
 `tensors/kinds.py` defines what a contribution of each kind contains, and how servers add and fold
 it.
@@ -59,12 +59,12 @@ ON_SERVERS, ON_WORKERS = OPTIMIZER_ON = ("servers", "workers")
 
 
 def sums_only(job: JobSpec) -> bool:
-    """Whether servers only add gradients up, and every worker makes the optimizer's step with the sum
-    (`--optimizer-on workers`).
+    """Whether servers only add up gradients, and every worker makes the optimizer's step with the
+    sum (`--optimizer-on workers`).
 
-    *All workers begin with the same parameters and make the same steps, so all of them have the same
-    parameters and the same state of the optimizer. Servers have these only while they need them: a
-    worker sends them for a checkpoint, for a saved model and for a worker that joins.*
+    *All workers begin with the same parameters and make the same steps. So they all have the same
+    parameters and the same optimizer state. Servers do not have them, except when they need them: a
+    worker sends them for a checkpoint, for a saved model, and for a worker that joins.*
     """
     return job.optimizer_on == ON_WORKERS
 
@@ -181,7 +181,8 @@ def outer_rate(text: str) -> float | None:
 
 
 def only_scales(spec: OptimizerSpec) -> bool:
-    """Whether a step only adds a multiple of the averaged change, and has no state."""
+    """Whether the outer optimizer only multiplies the averaged change by its rate, and has no
+    state."""
     options = spec.groups[0]
     return spec.name == "SGD" and not options.get("momentum") and not options.get("weight_decay")
 
@@ -245,15 +246,15 @@ _FLOATS = ("float32", "float64", "bfloat16", "float16")
 
 def may_be_quantised(layout: Layout, slice_: Slice) -> bool:
     """Whether this slice is quantised with `--push int8`. A slice that consists of rows of a sparse
-    parameter is not quantised, because servers find out from the numbers which rows were sent
+    parameter is not, because servers find out from the numbers which rows were sent
     (`tensors/rows.py`).
 
-    *With `int8`, a slice of parameters that goes over TCP is quantised: it is sent as integers of 8
-    bits, with one scale for each block of 256 numbers. Everything else is sent exactly: the model's
-    buffers, integers, slices that consist of rows, and all slices over links that carry references
-    instead of bytes.* The form of a slice is chosen when its contribution is made. A slice that is
-    sent again, to another server or over another link, is sent in the same form and with the same
-    bytes.
+    *With `int8`, a slice of parameters that is sent over TCP is quantised: it is sent as 8-bit
+    integers, with one scale for each block of 256 numbers. Everything else is sent exactly: the
+    model's buffers, integers, slices that consist of rows, and slices for servers that read the
+    worker's memory.* The form of a slice is chosen when its contribution is made. If the slice is
+    sent again, it is sent in the same form and with the same bytes, even to another server or over
+    another link.
     """
     space = layout.spaces[slice_.space]
     return not space.buffers and space.dtype in _FLOATS and not slice_.width

@@ -1,5 +1,6 @@
-"""The kinds of links, and what each of them can do. *Code asks for these abilities, and does not
-compare the names of kinds*: so a new kind of link is a new entry here."""
+"""The kinds of links, and what each of them can do. *Code asks for these abilities instead of
+comparing the names of kinds*, so a new kind of link only needs a new entry here.
+"""
 
 from dataclasses import dataclass
 

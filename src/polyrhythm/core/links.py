@@ -1,8 +1,8 @@
-"""Which links a process has (`LinkTable`, for real and simulated nodes), and which links to servers
+"""The links of a process (`LinkTable`, for real and simulated nodes), and the links to servers that
 a machine needs (`Links`).
 
-*A restarted process has a new incarnation and needs a new link. The end of the link to its earlier
-incarnation does not affect the new link.*
+*A restarted process has a new incarnation and needs a new link. When the link to its earlier
+incarnation ends, the new link is not affected.*
 """
 
 from collections.abc import Iterable
@@ -13,7 +13,7 @@ from polyrhythm.wire.messages import ServerSpec
 
 class NamedLink(Protocol):
     peer: str
-    """The name of the process at the other end, or the link's own name until that is known."""
+    """The name of the process at the other end. Until that is known, the name of the link."""
     incarnation: int
     """The incarnation of that process; 0 until it is known."""
 
@@ -24,10 +24,11 @@ AnyLink = TypeVar("AnyLink", bound=NamedLink)
 class LinkTable(Generic[AnyLink]):
     """The links of a process, by the names of the processes at their other ends.
 
-    *A process has one link to each other process. A later incarnation of that process replaces the
-    link of the earlier one, whose end was not noticed; a second link of the same incarnation is
-    not used.* A link that another process has opened is unnamed until the lead has decided which
-    process that is. It has a name of its own meanwhile, and is not read."""
+    *A process has at most one link to each other process. A link to a later incarnation replaces
+    the link to an earlier one, even if the end of the earlier link was not noticed. A second link
+    to the same incarnation is not used.* If another process has opened the link, the lead decides
+    which process it is. Until then the link has a name, but it is not read.
+    """
 
     __slots__ = ("_unnamed", "links")
 
@@ -139,7 +140,8 @@ class Links:
         self._linked[server] = incarnation
 
     def came(self, server: int, incarnation: int) -> None:
-        """Note that a link to this server is open, so that this process does not dial it too."""
+        """Note that a link to this server is open, so that this process does not connect to it
+        too."""
         self._linked[server] = self._dialed[server] = incarnation
 
     def on_ended(self, server: int, incarnation: int) -> bool:

@@ -1,9 +1,10 @@
-"""Signs of life: when a silent peer becomes suspect, and whether this process itself was paused.
+"""Signs of life: decides when a silent peer becomes suspect, and detects pauses of this process.
 
-A peer whose link ends counts as dead at once; suspicion is needed only for a peer that is silent.
-*A peer may be silent for the mean gap between its heartbeats, plus twice that gap or four standard
-deviations, whichever is more, plus half a second for the network.* Mean and deviation are those of
-the last 20 gaps, so a slow or irregular peer gets more time than a regular one.
+A peer whose link ends counts as dead at once, so suspicion is needed only for a peer that is
+silent. *The limit of silence has three parts: the mean gap between the peer's heartbeats; twice
+this gap or four standard deviations, whichever is more; and half a second for the network.* Mean
+and deviation are computed from the last 20 gaps, so an irregular peer gets more time than a regular
+one.
 """
 
 from collections import deque
@@ -33,12 +34,12 @@ _JUDGED_AFTER_S, _JUDGED_AFTER_BEATS = 1.0, 2
 
 
 def silent_link_s(heartbeat_s: float) -> float:
-    """How long nothing may come over a link before it is silent.
+    """How long nothing may arrive over a link before the link counts as silent.
 
-    *A link is silent if nothing has arrived over it for three seconds, or for six heartbeat
-    intervals if that is longer. The lead decides what follows one second later (or two intervals),
-    when it also knows of silence that began at the same time on other links.* Unlike a process, a
-    link needs no measured limit, because its silence counts only if the lead has heard from the
+    *That is three seconds, or six heartbeat intervals if that is longer. The lead decides one
+    second later (or two intervals, if that is longer) what follows. By then it also knows of
+    silence that began at the same time on other links.* For a process the limit is measured. For a
+    link that is not necessary, because its silence counts only if the lead has heard from the
     process at the other end meanwhile.
     """
     return max(_SILENT_LINK_S, _SILENT_LINK_BEATS * heartbeat_s)
@@ -55,8 +56,8 @@ class Pulse(msgspec.Struct, gc=False):
 
     beat_ns: int
     heard_ns: int
-    """When the last message came. A message other than a heartbeat shows that the peer is alive,
-    but does not change its mean gap."""
+    """When the last message arrived. A message that is not a heartbeat shows that the peer is
+    alive, but does not change its mean gap."""
     limit_ns: int
     """How long the peer may be silent before it becomes suspect."""
     last_beat_ns: int | None = None
@@ -79,7 +80,7 @@ class Pulse(msgspec.Struct, gc=False):
         gaps = self._gaps
         same = len(gaps) == _GAPS and gap_ns == gaps[0]
         keep_last(gaps, gap_ns, _GAPS)
-        # A new gap that equals the one that it replaces changes neither the mean nor the deviation.
+        # If the new gap equals the gap that it replaces, mean and deviation stay the same.
         if len(gaps) >= _FEW and not same:
             mean = self.mean_gap_ns()
             usual_ns = mean + max(2 * mean, _DEVIATIONS * self.deviation_ns())
@@ -127,8 +128,8 @@ class Suspicion(msgspec.Struct):
     _unknown_factor: int = _UNKNOWN_FACTOR
     _pulses: dict[int, Pulse] = {}
     wake_ns: int | None = None
-    """A time before which no peer can become suspect. Messages move the deadlines later without
-    changing this value; it is calculated again when it has passed."""
+    """No peer can become suspect before this time. Messages move the deadlines later without
+    changing this value. It is calculated again when it has passed."""
 
     def __contains__(self, peer: int) -> bool:
         return peer in self._pulses
@@ -179,12 +180,12 @@ class Suspicion(msgspec.Struct):
 
 class PauseDetector(msgspec.Struct):
     """Detects that this process was paused (SIGSTOP, a frozen container): it then wakes much later
-    than it asked for. Messages that came during a pause may still be unread, so a pause must not
+    than it asked for. Messages that arrived during a pause may still be unread, so a pause must not
     count as silence of any peer."""
 
     _heartbeat_s: float
     wake_ns: int | None = None
-    """When to look at the clock next; None until `begin`."""
+    """The next time at which the process should look at the clock; None until `begin`."""
 
     @property
     def _beat_ns(self) -> int:
@@ -196,8 +197,8 @@ class PauseDetector(msgspec.Struct):
 
     def paused_ns(self, now_ns: int) -> int:
         """How long the process was paused since the last call; 0 if it was not. Call this before
-        judging a peer's silence and before counting its message, so that a pause does not count as
-        a gap between heartbeats."""
+        judging the silence of a peer and before counting its message. Otherwise a pause would count
+        as a gap between heartbeats."""
         if self.wake_ns is None or now_ns < self.wake_ns:
             return 0
         late_ns = now_ns - self.wake_ns
@@ -299,9 +300,9 @@ class LeadWatch:
         self.beats = 0
         """How many heartbeats came over the present link."""
         self.wake_ns: int | None = None
-        """When to call `look` next, at the latest. Messages of the lead move the real deadline
-        later without changing this value, so that most messages need no calculation; `look` then
-        sets it again."""
+        """The latest time at which `look` must be called next. When the lead sends a message, its
+        real deadline moves later, but this value stays. So most messages need no calculation, and
+        `look` sets the value again."""
 
     def begin(self, heartbeat_s: float, timeout_s: float, now_ns: int) -> Note | None:
         """Begin to watch the lead: the link to it is open, for the first time or again. Returns a
@@ -347,7 +348,7 @@ class LeadWatch:
         return None
 
     def look(self, now_ns: int) -> Note | None:
-        """Look whether the lead has been silent for too long. Returns a line for the journal if it
+        """Check whether the lead has been silent for too long. Returns a line for the journal if it
         becomes suspect now."""
         pulse = self._pulse
         if pulse is None:
@@ -388,8 +389,8 @@ class LeadWatch:
 
 
 _SLACK_NS = 500_000_000
-"""A reading of the clock is late only if it comes later than planned by more than this, because a
-thread may have to wait on a busy host."""
+"""A reading of the clock counts as late only if it is later than planned by more than this, because
+a thread may have to wait on a busy host."""
 _REMEMBERED = 64
 
 

@@ -1,13 +1,13 @@
-"""Metrics: the values that users' code reports, such as an accuracy. This module decides which
-direction is better, what the value of a metric is when several workers report it, and how a target is
-written.
+"""The metrics that the user's code reports, such as an accuracy. This module decides whether higher
+or lower values are better, which value a metric has when several workers report it, and how a
+target is written.
 
-*Lower values of a metric are better if its name contains one of the words in `_WORDS`, or if a part
-of its name is one of the abbreviations in `_PARTS`. For every other metric, higher values are better.
-`NAME>=VALUE` and `NAME<=VALUE` state the direction of a target themselves.*
+*Lower values are better if the name of the metric contains one of the words in `_WORDS`, or if a
+part of its name is one of the abbreviations in `_PARTS`. For every other metric, higher values are
+better. `NAME>=VALUE` and `NAME<=VALUE` state the direction explicitly.*
 
 *An evaluation is about the model that all workers share, so it replaces the earlier values of all
-workers. A report is about one worker, so the value of a metric is the mean of the last reports of
+workers. A report is about one worker, so the value of the metric is the mean of the last reports of
 all workers.*
 """
 

@@ -1,7 +1,8 @@
-"""The minimum over keys, where each key has a number that usually grows and rarely falls. The cost
-of an update does not depend on the number of keys. The tracker counts up from the last minimum to
-the next one. When a number falls below the minimum, the tracker counts up from that number
-again."""
+"""Finds the minimum over many keys, each of which has a number that usually grows and rarely falls.
+The cost of an update does not depend on the number of keys: the tracker counts up from the last
+minimum until it finds the next one. If a number falls below the minimum, the tracker counts up from
+that number.
+"""
 
 from collections.abc import Hashable
 from typing import Generic, TypeVar

@@ -1,6 +1,7 @@
-"""Models: whether servers can hold the model that a worker announces, and whether it is equal to
-the job's model; the names of model files; and the size of the state that the user's code adds to
-checkpoints (`worker.keep`)."""
+"""Checks and names of models: whether servers can hold the model that a worker announces, whether
+it is equal to the job's model, the names of model files, and the size of the state that the user's
+code adds to checkpoints (`worker.keep`).
+"""
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,7 +18,7 @@ _MOST_NAME = 64
 _MOST_SERVERS = 1_000_000
 _LEAST_SLICE_NBYTES = 64
 _MOST_SLICES = 2**21
-"""As many as a model of the greatest size has in slices of 2 MiB."""
+"""The number of slices of 2 MiB in a model of the largest size."""
 
 
 def difference(ours: ModelSpec, theirs: ModelSpec) -> str | None:
@@ -94,8 +95,8 @@ def _nbytes_saved(spec: ModelSpec) -> int:
 
 
 def nonsense(spec: ModelSpec) -> str | None:
-    """The first fault of a model description that is inconsistent or too large; None if it has
-    none."""
+    """Check the description of a model. Returns the first fault if it is inconsistent or too large;
+    None if it has none."""
     for tensor in spec.tensors:
         if tensor.dtype not in ITEM_NBYTES:
             return f"{tensor.name!r} has the unknown dtype {tensor.dtype!r}"

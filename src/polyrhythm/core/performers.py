@@ -1,5 +1,7 @@
-"""Which method of a process performs each effect. The nodes of the runtime and the processes of the
-simulator have methods of the same names, of their own (`send`) or of a part (`links.bind`)."""
+"""Says which method of a process performs each effect. The nodes of the runtime and the processes
+of the simulator have methods with the same names: methods of the process (`send`), or methods of
+one of its parts (`links.bind`).
+"""
 
 from collections.abc import Callable, Mapping
 from operator import attrgetter

@@ -1,8 +1,8 @@
-"""The lead's record: what a checkpoint needs besides the slices. Only the lead knows these values.
+"""The lead's record: the part of a checkpoint that only the lead knows, in addition to the slices.
 
-*All values are those of the moment of the cut: a contribution that is not in the slices of the cut
-is not in the record either. The record contains the view and routing epochs, so that no incarnation
-is used again after a resume.*
+*All values are those at the moment of the cut: a contribution that is not in the slices of the cut
+is not in the record either. The record contains the view epoch and the routing epoch, so that no
+incarnation is used again after a resume.*
 """
 
 import msgspec
@@ -57,7 +57,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     """How many steps the job had made (`core/worker/job_steps.py`); -1 in checkpoints of earlier
     versions."""
     step_workers: int = 0
-    """How many workers the job had when it first began: a step of the job is a batch of each."""
+    """How many workers the job had when it first began. A step of the job is one batch of each of
+    them."""
     first: RecordedMean | None = None
     """The objective of the first round, before training; None if it is not known."""
 

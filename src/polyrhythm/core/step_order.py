@@ -1,13 +1,14 @@
 """The order in which the models of a job make their steps, such as critic, critic, generator.
 
-*All workers make their steps in one order, which repeats. The order is learnt from the steps: it is
-complete when every model has made a step and the model of the first step makes a step again. That
-step begins the next repetition. A worker is refused if its next step is not the one that follows in
-the order.* Each step of the order is learnt from the worker that makes it first, so a worker that
-differs in the first repetition is noticed too.
+*All workers make their steps in one order, which repeats. The lead learns the order from the steps:
+it is complete when every model has made a step and the model of the first step makes another one,
+which begins the next repetition. A worker is refused if its next step is not the next one in the
+order.* Each step of the order is learned from the worker that makes it first, so a worker with
+another order is noticed even in the first repetition.
 
-This matters where servers make the steps (kind gradient): a contribution is then one step of one
-model. With kind local a contribution is the change of all models, and any order is allowed.
+This matters only where servers make the steps (kind gradient), because each contribution is then
+one step of one model. With kind local a contribution contains the changes of all models, and any
+order is allowed.
 """
 
 from collections.abc import Sequence
@@ -32,11 +33,11 @@ class OrderBroken:
 
 
 class StepOrder(msgspec.Struct):
-    """The order of the steps of a job with `models` models, and the position of each worker in this
-    order.
+    """The order of the steps of a job with `models` models, and the position of each worker in it.
 
-    A worker that was removed and comes back goes on in the middle of the order, or begins again if
-    its process was restarted. Its next steps show its position."""
+    A worker that was removed and comes back continues in the middle of the order. If its process
+    was restarted, it begins at the start. Its next steps show which of the two is the case.
+    """
 
     _models: int
     order: tuple[int, ...] = ()
@@ -68,9 +69,9 @@ class StepOrder(msgspec.Struct):
         return None
 
     def _learn(self, at: frozenset[int], model: int) -> frozenset[int]:
-        """Extend the known order if this member is the first that has come to its end. Its step with
-        `model` is the next one of the order, or the first of a repetition. Returns the position of
-        that step."""
+        """Extend the known order, if this member is the first to reach its end. Its step with
+        `model` is either the next one of the order, or the first of a repetition. Returns the
+        position of that step."""
         (place,) = at
         if place < len(self.order):
             return at

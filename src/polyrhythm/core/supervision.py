@@ -1,5 +1,6 @@
-"""Whether and when a process that died is started again, and whether a job that has lost slices
-continues from its newest checkpoint."""
+"""Decides whether and when a process that died is started again, and whether a job that has lost
+slices continues from its newest checkpoint.
+"""
 
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -54,11 +55,13 @@ class _Past:
 
 
 class Respawn:
-    """*A process is started again half a second after its first death. The delay doubles with each
-    further death, up to 30 s. It is half a second again after a life in which a worker contributed,
-    or that lasted for a minute. A process that dies five times in a row within ten seconds of its
-    start is not started again, even if it contributed: otherwise a worker that always fails at the
-    same point would be started for ever.*
+    """Decides when a process that died is started again.
+
+    *The first time, that is half a second after its death. The delay doubles with each further
+    death, up to 30 s. It is half a second again after a life in which a worker contributed, or that
+    lasted for a minute. A process that dies five times in a row within ten seconds of its start is
+    not started again, even if it contributed. Otherwise a worker that always fails at the same
+    point would be started for ever.*
 
     Workers, and servers that held slices, are started again only with `--respawn`. A server that
     dies before all servers of the job have joined holds no slices, so it is always started again.
@@ -101,8 +104,8 @@ class ProcessLoss(Enum):
 
 
 def loss_of(server: int, *, reported: bool, gathered: bool) -> ProcessLoss:
-    """`reported`: the server has reported its address. `gathered`: all servers of the job have
-    joined at some time, so this server may hold slices."""
+    """Decide what the death of this server means. `reported`: the server has reported its address.
+    `gathered`: all servers of the job have joined at some time, so this server may hold slices."""
     if server == FIRST_SEAT.server and reported:
         return ProcessLoss.LEAD
     return ProcessLoss.PERHAPS_SLICES if gathered else ProcessLoss.NOTHING
@@ -138,10 +141,13 @@ class NewestCheckpoint:
 
 
 class Resuming:
-    """*With `--on-loss resume`, a job that has lost slices or its lead continues from its newest
-    checkpoint. It ends after three resumes in a row without a new checkpoint, because the same
+    """Decides whether a job that has ended early continues from a checkpoint.
+
+    *With `--on-loss resume`, a job that has lost slices or its lead continues from its newest
+    checkpoint. After three consecutive resumes without a new checkpoint it ends, because the same
     fault would probably stop it again.* The job continues without the servers that died, unless
-    `--respawn` starts them again."""
+    `--respawn` starts them again.
+    """
 
     def __init__(self, job: JobSpec) -> None:
         self._job = job

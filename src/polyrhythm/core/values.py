@@ -1,5 +1,6 @@
-"""Values as users and peers write them: durations, sizes, names and reasons, and the times at which
-checkpoints are due."""
+"""Values that users and peers write: durations, sizes, names and reasons. Also the times at which
+checkpoints are due.
+"""
 
 import re
 from typing import TypeVar
@@ -171,8 +172,8 @@ Value = TypeVar("Value")
 
 
 def keep_last(values: list[Value], value: Value, most: int) -> None:
-    """Add a value to a list of the last `most` values. *State is kept in lists and not in deques,
-    because a snapshot can contain only lists* (`core/lead/state.py`)."""
+    """Add a value to a list, and keep the last `most` values. *State is kept in lists and not in
+    deques, because a snapshot can contain only lists* (`core/lead/state.py`)."""
     values.append(value)
     if len(values) > most:
         del values[0]

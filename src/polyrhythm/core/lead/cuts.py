@@ -1,11 +1,12 @@
-"""Cuts: moments from which the job can be continued later, and the checkpoints made of them.
+"""Takes cuts, and makes checkpoints of them. A cut is a state of the job from which it can be
+continued later.
 
 *A contribution is in every slice of a cut or in none, and the lead's record counts exactly the
-contributions that are in the slices.* With rounds, a cut is taken after a fold and before the next
-`Fold` is sent. If a fold contains the contribution of a late worker on some servers only, no cut is
-taken after this fold, and the next fold is tried. Without rounds, the lead asks every member to
-withhold its next contribution, waits until no contribution is in flight, and takes the cut then;
-workers continue to compute meanwhile.
+contributions that are in the slices.* With rounds, a cut is taken after a fold and before the lead
+sends the next `Fold`. If a fold contains a contribution on some servers but not on others, because
+its worker was late, this fold is skipped and the next one is tried. Without rounds, the lead asks
+every member to withhold its next contribution, waits until no contribution is in flight, and takes
+the cut then. Workers continue to compute meanwhile.
 """
 
 from enum import Enum
@@ -154,7 +155,7 @@ class StateKeeping:
             self._state.wanted.until_ns += paused_ns
 
     def over(self) -> None:
-        """Forget the state, because the cut is complete or given up."""
+        """Forget the state, because the cut is complete or was given up."""
         if self._state.wanted is not None:
             self._state.wanted = None
             self._outbox.do(ExpectKept())
@@ -170,9 +171,9 @@ class StateKeeping:
 
 
 def _seniority(member: Member) -> tuple[bool, int, int, str]:
-    """The order in which members are asked. A worker that entered late did not take part in the
-    earlier rounds, so its state may differ from the states of the others. Names are compared by
-    their length first, so that worker-2 comes before worker-10."""
+    """The order in which members are asked for the state. A worker that entered late did not take
+    part in the first rounds, so its state may differ from the states of the others. Names are
+    compared by their length first, so that worker-2 comes before worker-10."""
     entered = member.incarnation if member.late else 0
     return member.late, entered, len(member.name), member.name
 

@@ -1,10 +1,11 @@
-"""The deadlines of the lead: when it must be woken, what it does then, and how they move after a pause.
+"""The deadlines of the lead: when it must be woken, which part it calls then, and how a pause of
+its process extends the deadlines.
 
-A part with a deadline is registered once. The registry then wakes the lead for it, calls it with every
-tick, and extends its deadline by the time in which the lead's own process was paused. *A lead that was
-paused has read no message meanwhile. So the time of the pause counts neither as silence of a peer nor
-towards any deadline.* The times at which the policy wants to be asked are not deadlines: the policy
-gives a new one with every decision (`rounds/folds.py`).
+Each part with a deadline is registered once. The registry then wakes the lead at the deadline,
+calls the part with every tick, and extends the deadline after a pause. *A lead that was paused has
+read no messages meanwhile. So the time of the pause does not count as silence of a peer, nor
+towards any deadline.* The time at which the policy wants to be asked is not a deadline, because the
+policy gives a new one with every decision (`rounds/folds.py`).
 """
 
 from collections.abc import Callable
@@ -15,15 +16,16 @@ from polyrhythm.core.liveness import PauseDetector
 
 
 class Timed(Protocol):
-    """A part of the lead that has a deadline, or the state of such a part. *The lead asks for all
-    deadlines after every event, so a part keeps the time, and does not compute it when it is asked.*"""
+    """A part of the lead that has a deadline, or the state of such a part. *The lead reads all
+    deadlines after every event. So a part must store its deadline instead of computing it when it
+    is read.*"""
 
     @property
     def wake_ns(self) -> int | None:
         """When the lead must be woken for this part; None if the part waits for no time."""
 
     def exclude_time(self, paused_ns: int, now_ns: int) -> None:
-        """The lead was paused for this long, until now: extend the deadline."""
+        """Extend the deadline by this time, during which the lead's process was paused."""
 
 
 class Deadlines:
@@ -35,8 +37,8 @@ class Deadlines:
 
     def register(self, part: Timed, on_time: Callable[[int], None] | None = None) -> None:
         """Register a part with a deadline. `on_time` is called with every tick, so it must check
-        whether the deadline has passed; parts are called in the order in which they were registered.
-        A part without `on_time` looks at the time itself when an event is handled."""
+        whether the deadline has passed. Parts are called in the order in which they were
+        registered. A part without `on_time` checks its deadline while it handles an event."""
         self._parts.append(part)
         if on_time is not None:
             self._on_time.append(on_time)

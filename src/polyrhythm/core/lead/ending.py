@@ -1,8 +1,9 @@
-"""The end of the job: at a goal, on request, or at once.
+"""The end of the job: because a goal is reached, because a user requests it, or because the job
+cannot continue.
 
-*When a goal is reached or a stop was requested, members read the final version and leave. For any
-other reason, every worker is stopped at once. In both cases the model is saved before the servers
-stop, if round 1 has opened and every slice has a copy.*
+*When a goal is reached or a stop was requested, members read the final version and leave. In all
+other cases every worker is stopped at once. Either way, the model is saved before the servers stop,
+if round 1 has opened and every slice still has a copy.*
 """
 
 from collections.abc import Collection
@@ -158,14 +159,14 @@ class Ending:
             self._end_if_written()
 
     def on_rerouted(self, rounds: int, now_ns: int) -> None:
-        """Continue to save the model, now that every server applies the new routes."""
+        """Continue to save the model: every server applies the new routes now."""
         self._best.on_rerouted(rounds, now_ns, last=self.begun)
         self._saving.ask()
         self._end_if_written()
 
     def lose_parameters(self, lost: Reason, promoted: Collection[int]) -> None:
-        """Give up the model if slices are missing in its file that have moved to these servers, which
-        did not get the parameters (`--optimizer-on workers`)."""
+        """Give up the model if slices that are missing in its file have moved to these servers.
+        With `--optimizer-on workers` the servers did not get the parameters of these slices."""
         if self._saving.lacks_slices_of(promoted):
             self._not_written(self._saving.abandon(lost))
 
@@ -175,8 +176,8 @@ class Ending:
             self._end()
 
     def give_up_held(self) -> bool:
-        """Give up a model that the servers hold because it cannot be written, now that a stop was
-        requested. Returns whether there was such a model."""
+        """A stop was requested: if the servers hold a model because it cannot be written, give that
+        model up. Returns whether there was such a model."""
         held = self._saving.held
         if held is None or not self._saving.active:
             return False
@@ -230,8 +231,8 @@ class Stopping(msgspec.Struct):
     """The reason for the end. If an operator requested the stop, the reason names the
     operator."""
     goal: Reason | None = None
-    """Kind statistics: the goal that was reached, or the stop that was requested. The job ends
-    when the parameters were computed from a sum in which no point is missing."""
+    """Kind statistics: the goal that was reached, or the stop that was requested. The job ends once
+    its parameters were computed from a sum without missing points."""
     at_once: bool = False
     """Kind statistics: whether the next fold ends the job even if points are missing from the
     sum."""
@@ -247,7 +248,7 @@ class Stopping(msgspec.Struct):
         return self.wake_ns is not None and now_ns >= self.wake_ns
 
     def on_last_fold(self) -> None:
-        """Forget the deadline: the last fold is ordered, or a fold is under way."""
+        """Forget the deadline, because the last fold is ordered or a fold is under way."""
         self.wake_ns = None
 
     def exclude_time(self, paused_ns: int, now_ns: int) -> None:

@@ -1,9 +1,9 @@
-"""The lead coordinates a job: it decides on members, on the place of slices, and when to fold.
+"""The lead coordinates a job: it decides who is a member, which server holds which slice, and when
+servers fold.
 
-The lead never sees a tensor. Servers and workers report to it; it asks the sync policy, and sends
-them orders. The lead is a machine of its own even in a job with one server. This module contains
-the table of which part handles which event; each part has its own file, which states its rule
-(`parts.py`).
+The lead never handles tensors. Servers and workers report to it; it asks the sync policy and sends
+orders. It is a separate machine even in a job with one server. This module contains the table that
+says which part handles which event. Each part has its own file, which states its rule (`parts.py`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -39,8 +39,8 @@ class LeadMachine:
         seat: Seat = FIRST_SEAT,
         state: LeadState[sync.SyncPolicy] | None = None,
     ) -> None:
-        """`seat`: where this lead runs, and in which term. `state`: the state from which the lead goes
-        on (see `snapshot`); None for a new job."""
+        """`seat`: the server in which this lead runs, and its term. `state`: the state from which
+        the lead continues (see `snapshot`); None for a new job."""
         self.job = job
         state = self._state = begin_state(job) if state is None else state
         parts = connect(job, state, seat)
@@ -81,7 +81,8 @@ class LeadMachine:
 
     @classmethod
     def restore(cls, job: m.JobSpec, snapshot: bytes, seat: Seat = FIRST_SEAT) -> "LeadMachine":
-        """A lead that goes on from this snapshot, of a lead in a job with the same options."""
+        """Build a lead that continues from this snapshot of another lead. The job's options must be
+        the same."""
         return cls(job, seat, decode_state(job, snapshot))
 
     def snapshot(self) -> bytes:
@@ -281,10 +282,10 @@ class LeadMachine:
             self._after_fold(now_ns)
 
     def _moves_in_fold(self, now_ns: int) -> bool:
-        """With rounds, give slices whose copies are ready their new primaries, now that every
-        primary has folded: no contribution is on its way, and the workers get the new routes before
-        they are released, so none is sent twice. Returns True if the fold must wait for the routes.
-        *No slice moves in a fold that becomes a cut.*"""
+        """With rounds: give slices whose copies are ready their new primaries, now that every
+        primary has folded. At this moment no contribution is in flight, and the workers will get
+        the new routes before they are released, so no contribution is sent twice. Returns True if
+        the fold must wait for the routes. *No slice moves in a fold that becomes a cut.*"""
         first = self._rounds.round == 0
         if not self._mode.promotes_in_folds or first or self._ending.begun:
             return False
@@ -349,8 +350,8 @@ class LeadMachine:
             self._end_if_fatal(fatal, now_ns)
 
     def _on_silent_link(self, message: m.Unreachable, now_ns: int) -> None:
-        """Handle the report of a server that it hears nothing of a worker or of another server,
-        although the link has not ended."""
+        """Handle the report of a server that nothing arrives over its link to a worker or another
+        server, although the link has not ended."""
         worker, server = worker_number(message.peer), server_number(message.peer)
         member = None if worker is None else self.view.get(worker, message.peer_incarnation)
         if member is not None and member.attached:
@@ -370,7 +371,7 @@ class LeadMachine:
             self._lose_cut_off(separation, now_ns)
 
     def _on_unopened(self, message: m.Unreachable, now_ns: int) -> None:
-        """Handle the report of a worker that it rejoins and cannot connect to a server."""
+        """Handle the report of a worker that rejoins and cannot connect to a server."""
         member = self.view.get(message.worker, message.incarnation)
         server = server_number(message.peer)
         if member is None or server is None or member.attached or self._ending.begun:
@@ -399,14 +400,15 @@ class LeadMachine:
         return self._servers.advance(now_ns, promotes=promotes, busy=busy)
 
     def _advance_between_folds(self, now_ns: int) -> None:
-        """Let slices take their next steps. With rounds, slices get new primaries in the middle of a
-        fold, unless there is no member, and so no fold."""
+        """Let slices take their next steps between two folds. With rounds, slices get new primaries
+        only in the middle of a fold; but if there is no member, there is no fold, and they get them
+        here."""
         if not self._ending.begun and not self._rounds.folding:
             in_folds = self._mode.promotes_in_folds and len(self.view) > 0
             self._advance(now_ns, promotes=not in_folds and not self._sharing.only_on_servers)
 
     def _reassign(self, now_ns: int) -> None:
-        """Assign slices to servers again if that pays."""
+        """Adopt a new assignment of slices to servers if that pays."""
         if not self._ending.begun and self._placement.on_folded(self._mode.done, now_ns):
             self._advance_between_folds(now_ns)
 
@@ -448,7 +450,7 @@ class LeadMachine:
         self._ending.on_rerouted(self._mode.done, now_ns)
 
     def _secured(self, member: Member) -> int:
-        """The last contribution of a member that is in every slice and on every copy."""
+        """The last contribution of a member that is in every slice and in every copy of it."""
         return self._contributions.secured(*member.key, self._rounds.folded)
 
     def _recount(
@@ -490,7 +492,8 @@ class LeadMachine:
 
     def _on_kept(self, message: m.Kept, now_ns: int) -> None:
         if self.view.get(message.worker, message.incarnation) is not None:
-            # a part of a worker's state is a sign of life: heartbeats of the worker wait behind it
+            # a part of a worker's state is a sign of life, because the worker's heartbeats wait
+            # behind it
             self._lifecycle.suspicion.hear(message.worker, now_ns)
             self._cuts.keeping.on_part(message, now_ns)
 

@@ -1,11 +1,11 @@
-"""Requests to the lead that do not come from members: a signal or an operator requests a stop; an
-operator requests a checkpoint, the job's code or a page of its journal; an operator or a server
-requests that the server is drained.
+"""Requests that do not come from members. A signal can request a stop. An operator can request a
+stop, a checkpoint, the job's code or a page of its journal. An operator or a server can request
+that the server is drained.
 
 *A stop shuts the job down cleanly: every worker leaves its loop with the final parameters. It ends
 the job at once if the request says so, if round 1 has not opened, or if no member is left. If the
-engine asks for the end because the job cannot go on, the job has failed, whether or not round 1 has
-opened. If the job is over and its model cannot be written, a stop gives up the model.*
+engine requests the end because the job cannot continue, the job has failed, even if round 1 has
+opened. If the job is over but its model cannot be written, a stop gives up the model.*
 """
 
 from collections.abc import Callable
@@ -91,10 +91,10 @@ class OperatorRequests:
             self._operators.done(DRAIN, fault, failed=True, server=server)
 
     def on_drain_asked(self, message: m.Drain, now_ns: int) -> None:
-        """Drain a server that asks for it. Before all servers have joined, tell it to leave at once. A
-        server whose slices cannot move stays, and so does every server while the job ends, because the
-        model may not be saved yet. The server in which the lead runs stays too, and a checkpoint is
-        taken before it is gone."""
+        """Drain the server that requests it. Before all servers have joined, it is told to leave at
+        once. A server stays if its slices cannot move, or if the job is ending, because the model
+        may not be saved yet. The server in which the lead runs stays too, and takes a checkpoint
+        first."""
         if message.server == self._outbox.seat.server:
             self._cuts.ask()
             return

@@ -56,7 +56,7 @@ class Operators:
     # -- answers -------------------------------------------------------------------------------
 
     def tell(self, what: str, reason: Reason) -> None:
-        """Tell all operators that have sent this request how far its execution has come."""
+        """Tell all operators that have sent this request about its progress."""
         for link in self._waiting(what):
             self._outbox.do(
                 Send(link, m.OperatorAnswer(term=self._outbox.seat.term, reason=reason))
@@ -65,8 +65,8 @@ class Operators:
     def done(
         self, what: str, reason: Reason, *, failed: bool = False, server: int = NO_SERVER
     ) -> None:
-        """Send the last answer to all operators with this request, which was carried out or has
-        failed. `server`: the server that the request is about, if it is about one."""
+        """Send the last answer to all operators that have sent this request, which was carried out
+        or has failed. `server`: the server that the request is about, if it is about one."""
         self._end(_asked(what, server), reason, failed=failed)
 
     def _end(self, asked: str, reason: Reason, *, failed: bool) -> None:
@@ -86,8 +86,8 @@ class Operators:
             del self._operators[link]
 
     def send_journal(self, link: str, at: int) -> None:
-        """Let the process of the lead send a page of the journal to this operator. The journal does
-        not say so: it would grow whenever it is read."""
+        """Let the process of the lead send a page of the journal to this operator. This request is
+        not written to the journal, which would otherwise grow whenever it is read."""
         self._outbox.do(SendJournal(link, at))
         self._outbox.do(Drop(link, Reason("journal-sent")))
         del self._operators[link]

@@ -85,7 +85,7 @@ class LeadOutbox:
         self.tell_servers(place)
 
     def introduce(self, member: Member, servers: Iterable[int] | None = None) -> None:
-        """Announce an admitted worker to these servers, or to all. Servers accept only links of
+        """Announce an admitted worker to these servers, or to all. Servers accept links only from
         workers that were announced."""
         introduced = m.Introduced(**self.identity(member))
         self.tell_servers(introduced, servers)

@@ -1,13 +1,16 @@
-"""Ends a job whose workers hang in their own code after its time limit (`--max-seconds`).
+"""Ends a job whose workers do not finish their step after the time limit (`--max-seconds`), for
+example because their own code hangs.
 
 *If round 1 has not opened, because no worker has attached a model, all workers are removed, and the
 job has failed. Otherwise the job ends in two steps:*
 
-*First the job is stopped as on request: workers contribute what they have computed, the open round
-is folded without workers that contribute nothing, and every worker is offered the final version.
-Then the job waits for its workers. A worker that has the final version runs the code after its
+*First, the job is stopped as if a user had requested it. Workers contribute what they have
+computed, the open round is folded without workers that contribute nothing, and every worker is
+offered the final version.*
+
+*Then the job waits for its workers. A worker that takes the final version runs the code after its
 loop, and the job waits for it without a limit, as at every end. A worker that does not take the
-final version within the patience is removed, and counts as failed. The job ends when no worker is
+final version within the patience is removed and counts as failed. The job ends when no worker is
 left (decision 105).*
 """
 
@@ -60,7 +63,7 @@ class Overtime:
         self._limit.on_settled()
         members = self._view.members()
         if not members:
-            return  # the next worker that joins has the whole time again
+            return  # the next worker that joins gets the whole time
         for member in members:
             after_s = (now_ns - member.since_ns) / 1e9
             self._remove(
@@ -92,8 +95,8 @@ class Overtime:
         self._await_leaving(now_ns)
 
     def _await_leaving(self, now_ns: int) -> None:
-        """Give workers time to leave their loops. It begins when they are told to leave: with
-        rounds, a stop waits for contributions first."""
+        """Give workers time to leave their loops, from the moment at which they are told to leave.
+        With rounds, a stop first waits for contributions."""
         self._limit.leaving = True
         self._limit.wait_from(self._stopping.wake_ns or now_ns)
 

@@ -1,7 +1,7 @@
-"""The lead's heartbeat to every worker and server that is linked to it.
+"""The heartbeat that the lead sends to every worker and server that is linked to it.
 
-It is a separate machine with its own driver, so that *the lead sends heartbeats even while it is
-busy, for example with cutting a large model into slices or with writing to a slow disk.* A
+The pacemaker is a separate machine with its own driver. *So heartbeats are sent even while the lead
+is busy, for example with cutting a large model into slices or with writing to a slow disk.* A
 heartbeat therefore shows that the lead's process runs, and not that the lead makes progress.
 """
 

@@ -1,4 +1,4 @@
-"""The parts of the lead, each with a rule of its own (`state.py` connects them)."""
+"""The parts of the lead. Each part follows one rule; `state.py` connects them."""
 
 from dataclasses import dataclass
 

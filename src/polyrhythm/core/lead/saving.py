@@ -19,7 +19,7 @@ from polyrhythm.wire import messages as m
 from polyrhythm.wire.messages.reasons import Field
 
 _AT_ONCE = 4
-"""The number of slices that a server is asked for before one of them is stored."""
+"""The most slices that a server is asked for before one of them is stored."""
 _PATIENCE_NS = 60 * 10**9
 """If no slice is written to the model file for this long, the lead gives the file up."""
 _COMMIT_NS = 600 * 10**9
@@ -30,8 +30,8 @@ _AGAIN_NS = 5 * 10**9
 
 class SavingState(msgspec.Struct):
     next: int = 1
-    """The number of the next file. Numbers rise in steps of two, because two objects write files
-    (of the trained and of the best model), and never use the same number."""
+    """The number of the next file. Two objects write files, one for the trained and one for the
+    best model. Each counts in steps of two, so they never use the same number."""
     number: int = 0
     copied: bool = False
     file: str = ""
@@ -113,8 +113,8 @@ class Saving:
         return self._state.held
 
     def begin(self, file: str, round_: int, now_ns: int, *, copied: bool = False) -> None:
-        """Begin to write the model of this round. `copied`: training goes on, and the servers send
-        copies that they have made; otherwise the job is over."""
+        """Begin to write the model of this round. `copied`: training goes on, so the servers send
+        copies that they have made. Otherwise the job is over, and they send their parameters."""
         self._state.active = True
         self._state.file, self._state.round, self._state.copied = file, round_, copied
         self._state.began_ns = now_ns
@@ -149,7 +149,7 @@ class Saving:
 
     @property
     def senders(self) -> frozenset[int]:
-        """The servers that have copies of slices which are missing."""
+        """The servers that hold copies of slices that are still missing in the file."""
         copies = self._state.copies if self._state.active else {}
         return frozenset(server for server, _ in copies.values())
 
@@ -168,9 +168,9 @@ class Saving:
         return any(self._routing.routes[slice_].primary in servers for slice_ in missing)
 
     def ask(self) -> None:
-        """Ask for slices that are missing. *Copies stay where they were made, even if their slices move;
-        present parameters are not sent while slices change their primary*: call this again when
-        every server applies the new routes."""
+        """Ask servers for slices that are missing. *Copies stay on the server that made them, even
+        if their slices move. Present parameters are not sent while slices change their primary*, so
+        call this again when every server applies the new routes."""
         copied = self._state.copied
         if not self._state.active or not self._state.missing:
             return
@@ -182,7 +182,7 @@ class Saving:
         for slice_ in sorted(self._state.missing):
             server = self._state.copies[slice_][0] if copied else routes[slice_].primary
             if server not in self._routing.roster.addresses:
-                continue  # its copies are lost, so the caller gives the file up
+                continue  # the server's copies are lost, so the caller gives the file up
             if self._state.asked.get(slice_) == (server, incarnations[server]):
                 busy[server] = busy.get(server, 0) + 1
             else:
@@ -226,7 +226,7 @@ class Saving:
 
     def on_failed(self, event: ev.SavingFailed, now_ns: int) -> Reason | None:
         """Note that a model file could not be written. Returns the reason if the file is given up;
-        None if the lead tries again, or if another attempt or file is meant."""
+        None if the lead tries again, or if the message is about another attempt or file."""
         if not self._state.active or event.number != self._state.number:
             return None
         if self._state.to_store:
@@ -242,8 +242,8 @@ class Saving:
         return None
 
     def _hold(self, detail: str, now_ns: int) -> None:
-        """Try again later: neither the folder nor the store can be written. Until then, the servers
-        hold the model."""
+        """Try again later, because neither the folder nor the store can be written. Until then, the
+        servers hold the model."""
         before, self._state.held = self._state.held, Reason("model-held", {"detail": detail})
         if self._state.held != before:
             self._outbox.note("model-held", **self._state.held.noted())
@@ -289,7 +289,7 @@ class Saving:
 
 
 class _Due(msgspec.Struct):
-    """A report with a better value than all before it, for which no copy of the model has been made
+    """A report with a better value than all earlier ones, for which no copy of the model was made
     yet."""
 
     evaluated: int
@@ -305,26 +305,27 @@ class BestState(msgspec.Struct):
     resumed."""
     due: _Due | None = None
     copied: tuple[float, int, bool] = (0.0, 0, False)
-    """The copies that are being collected: their value, their round (counted with the rounds
-    before a resume), and whether they are the version that was evaluated."""
+    """The copies that are being collected: their value, their round (including the rounds before a
+    resume), and whether they are exactly the version that was evaluated."""
     evaluated: int = -1
     """The round of the version whose evaluation led to these copies."""
 
 
 class KeepBest:
-    """The best model: with `--keep-best accuracy`, the version with the highest accuracy that a
-    worker reported is kept in a file of its own, beside the final model. Any other metric can take
-    the place of the accuracy; `core/metrics.py` says whether its highest or its lowest value is the
-    best.
+    """Keeps the best model. With `--keep-best accuracy`, the version with the highest accuracy that
+    a worker reported is kept in a file beside the final model. Instead of the accuracy, any other
+    metric can be used; `core/metrics.py` says whether its highest or its lowest value is the best.
 
-    *With rounds, the version that was evaluated is kept, if the servers still have it when the
-    report arrives: each server copies its parameters at once, before the next fold, and the copies
-    are collected while training goes on. If the servers do not have that version any more, or if
-    the worker had made local steps when it evaluated, the version after the next fold is kept
-    instead; if no fold follows because the job ends, the last version is kept. Without rounds, each
-    server copies its parameters when the lead's order arrives.* One file is written at a time. A
-    better report that comes while a file is written waits until that file is complete. Which
-    version is kept then depends, as above, on the version that the servers have at that moment.
+    *With rounds, the version that was evaluated is kept if the servers still have it when the
+    report arrives. Each server then copies its parameters at once, before the next fold, and the
+    copies are collected while training goes on. If the servers no longer have that version, or if
+    the worker had made local steps before it evaluated, the version after the next fold is kept
+    instead. If no fold follows because the job ends, the last version is kept. Without rounds, each
+    server copies its parameters when the lead's order arrives.*
+
+    One file is written at a time. A better report that arrives meanwhile waits until the file is
+    complete. The version that is kept for it then depends, in the same way, on the version that the
+    servers have at that moment.
     """
 
     def __init__(
@@ -363,7 +364,7 @@ class KeepBest:
 
     @property
     def senders(self) -> frozenset[int]:
-        """The servers that have copies of the best model which are missing in its file."""
+        """The servers that hold copies of the best model that are still missing in its file."""
         return self._saving.senders
 
     # In the methods below, `done` is the number of rounds (without rounds: round equivalents) that

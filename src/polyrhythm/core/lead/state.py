@@ -1,12 +1,12 @@
-"""The state of the lead: everything that it remembers from one event to the next, as one struct.
+"""The state of the lead, as one struct: everything that it remembers from one event to the next.
 
 *The state is plain data, which msgpack can encode. A part of the lead that needs no other part is a
-struct itself: its fields are its state. Every other part keeps what it remembers in a struct of its
-own. It has no further attributes that change, except those that its constructor makes from the state.*
-So the parts can be connected around a state at any time, and a lead that was restored decides as the
-lead did from which the state was taken.
+struct, and its fields are its state. Every other part keeps its state in a separate struct. Apart
+from that, it has only attributes that never change, or that its constructor computes from the
+state.* So a restored lead can connect its parts around the state, and then decides as the lead from
+which the state was taken.
 
-Effects are not part of the state: the outbox is empty between two events.
+Effects are not part of the state, because the outbox is empty between two events.
 """
 
 from typing import Generic, TypeVar

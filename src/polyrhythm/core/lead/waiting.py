@@ -1,8 +1,8 @@
-"""What the lead waits for, and when a wait is written to the journal.
+"""Says what the lead waits for, and when a wait is written to the journal.
 
-*If the round waits for a link, the reason names both of its ends. If it waits for a server, the
-reason names the server, and not the workers whose contributions the server has not reported or
-folded.*
+*If the round waits for a link, the reason names both ends of the link. If it waits for a server
+that has not reported or folded contributions, the reason names this server, and not the workers
+that sent the contributions.*
 """
 
 from typing import Any

@@ -1,12 +1,15 @@
-"""Which server gets which slice, when it is known how many bytes each server should hold (Aware,
-Algorithm 2).
+"""Assigns slices to servers when it is known how many bytes each server should hold, its share
+(Aware, Algorithm 2).
 
-*Every server first gets its probe slices, so that its links are measured even if it should hold
-nothing. Every other slice goes to a server that holds less than its share. So no server, apart from
-its probe slices, holds more than its share and a part of one slice.* Unlike in the paper, slices stay
-where they are while they fit, large slices choose first, and of the servers with room the slice goes
-to the one whose round is then the shortest. At the end, the slowest server gives slices away as long as
-that makes rounds shorter: a part of a slice too much costs a slow server more time than a fast one.
+*Every server first gets its probe slices. So its links are measured even if its share is zero. Each
+other slice goes to a server that holds less than its share. So no server exceeds its share by more
+than its probe slices and a part of one slice.*
+
+This differs from the paper in four ways. A slice stays on its server while it fits there. Large
+slices are assigned before small ones. If several servers have room for a slice, it goes to the one
+whose round is then the shortest. At the end, the slowest server gives slices away as long as this
+makes rounds shorter, because a part of a slice above its share costs a slow server more time than a
+fast one.
 """
 
 import math
@@ -15,9 +18,10 @@ from collections.abc import Mapping, Sequence
 from polyrhythm.core.placement.load import LoadLine
 
 PROBES = 2
-"""The probe slices of each server (the paper's `num_probe`)."""
+"""The number of probe slices of each server (the paper's `num_probe`)."""
 PROBE_NBYTES = 40_000
-"""A slice that is not larger is a probe slice: 10,000 values of float32 (the paper's `size_probe`)."""
+"""A slice of at most this size is a probe slice: 10,000 values of float32 (the paper's
+`size_probe`)."""
 
 
 def assign_slices(
@@ -26,9 +30,9 @@ def assign_slices(
     stays: Mapping[int, Sequence[int]],
     lines: Mapping[int, LoadLine],
 ) -> list[int]:
-    """The server of each slice. `shares`: the bytes that each server should hold. `stays`: per slice,
-    the servers to which it can go without being copied, the best one first; slices are listed in the
-    order in which they came to their servers. `lines`: the time of a round on each server."""
+    """Choose a server for each slice. `shares` says how many bytes each server should hold. `stays`
+    lists, per slice, the servers that hold it already, the best one first; its slices are in the
+    order in which their servers got them. `lines` gives the time of a round on each server."""
     plan = _Plan(shares, sizes, lines)
     probes = [slice_ for slice_, nbytes in enumerate(sizes) if nbytes <= PROBE_NBYTES]
     for most in range(1, PROBES + 1):  # no server gets a second one before the others have one
@@ -65,7 +69,8 @@ class _Plan:
         self._lines = lines
         self._held = dict.fromkeys(shares, 0)
         self.room = dict(shares)
-        """Per server, the part of its share that is not assigned yet; negative if it holds more."""
+        """Per server, the bytes of its share that are not assigned yet. Negative if it holds more
+        than its share."""
         self.probes = dict.fromkeys(shares, 0)
         self.servers: dict[int, int] = {}
 
@@ -79,7 +84,7 @@ class _Plan:
         self.give(slice_, server)
 
     def relieve(self) -> None:
-        """Let the slowest server give slices to servers with room, as long as that makes rounds
+        """Move slices from the slowest server to servers with room, as long as this makes rounds
         shorter."""
         while (found := self._relief()) is not None:
             slice_, server = found
@@ -88,7 +93,8 @@ class _Plan:
             self.give(slice_, server)
 
     def _relief(self) -> tuple[int, int] | None:
-        """The slice that the slowest server should give away next, and to which server."""
+        """The next slice that the slowest server should give away, and the server that should get
+        it."""
         slowest = max(self._held, key=lambda server: (self._seconds(server, 0), -server))
         of_size = {
             self._sizes[slice_]: slice_
@@ -105,12 +111,12 @@ class _Plan:
         return (slice_, server) if then_s < self._seconds(slowest, 0) else None
 
     def _seconds(self, server: int, more: int) -> float:
-        """The time of a round on a server that holds so many bytes more."""
+        """The time of a round on a server if it held this many bytes more."""
         return self._lines[server].seconds(self._held[server] + more)
 
     def best(self, slice_: int, stays: Sequence[int]) -> int:
-        """The best server with room for a slice. There always is one: the room of all servers
-        together is as large as the slices that are not assigned yet."""
+        """The best server with room for a slice. One always exists, because the servers together
+        have as much room as the unassigned slices need."""
         roomy = [server for server, room in self.room.items() if room > 0]
 
         def cost(server: int) -> tuple[float, float, bool, int]:

@@ -1,12 +1,12 @@
-"""What a process remembers of the bytes that it receives, until it reports them to the lead.
+"""Collects the bursts of bytes that a process receives, until the process reports them to the lead.
 
-A burst is counted if it is long enough. *The receiver notices its begin and its end late, by the time
-that a thread needs to wake up: about 50 microseconds. So a burst of less than a fifth of a millisecond
-is not counted, and none of less than 8 KiB, which are only a few packets.* But 40 kB or more that come
-in less time count as a fifth of a millisecond. Otherwise a fast link would not be seen, and its host
-would count as slow as the slowest host from which it gets bytes. A probe slice (`slices.py`) has 40 kB,
-of which the first packets come together with the head of its frame. Bursts that follow each other
-without a break, or nearly, are one burst.
+*A receiver notices the beginning and the end of a burst about 50 microseconds late, because its
+thread must wake up first. So bursts of less than 0.2 milliseconds or less than 8 KiB (a few
+packets) are too short to measure, and are dropped.* There is one exception: a short burst of 40 kB
+or more is kept, and counts as 0.2 milliseconds long. Without this exception a fast link would have
+no measurement, and its host would count as slow as the slowest host that sends to it. 40 kB is the
+size of a probe slice (`slices.py`). Bursts from one process with hardly a pause between them are
+joined.
 """
 
 from polyrhythm.wire.messages.bursts import MOST_BURSTS, Burst, Received
@@ -15,23 +15,24 @@ LEAST_NBYTES = 8 * 1024
 _LEAST_NS = 200_000
 _FAST_NBYTES = 40_000
 _BREAK = 0.1
-"""A pause that is shorter than this part of the bursts on both sides does not end a burst."""
+"""Two bursts are joined if the pause between them is shorter than this share of the shorter
+burst."""
 _LIKE = 1.5
-"""Bursts are joined only if their rates do not differ by more than this factor: the lead looks for the
-times at which most bytes arrived."""
+"""Two bursts are joined only if their rates differ by at most this factor. The lead needs the times
+at which most bytes arrived, so it must not see a fast and a slow burst as one."""
 _EVERY_NS = 250_000_000
-"""Reports are not made more often than this. The lead averages over longer times."""
+"""The least time between two reports. The lead averages over longer times."""
 
 
 class Bursts:
     def __init__(self) -> None:
         self._bursts: dict[str, list[Burst]] = {}
-        """Per source, in the order of time."""
+        """The bursts from each process, in the order of their times."""
         self._count = 0
         self._next_ns = 0
 
     def add(self, source: str, began_ns: int, ended_ns: int, nbytes: int) -> None:
-        """`nbytes` have come from this process between these times."""
+        """Add `nbytes` that have come from this process between these two times."""
         if ended_ns - began_ns < _LEAST_NS:
             if nbytes < _FAST_NBYTES:
                 return
@@ -47,7 +48,7 @@ class Bursts:
             self._thin()
 
     def _thin(self) -> None:
-        """Join neighbours, so that half as many bursts are left."""
+        """Halve the number of bursts by joining each burst with the next one."""
         self._count = 0
         for source, bursts in self._bursts.items():
             pairs = [bursts[at : at + 2] for at in range(0, len(bursts), 2)]
@@ -58,7 +59,8 @@ class Bursts:
             self._count = sum(map(len, self._bursts.values()))
 
     def take(self, now_ns: int) -> Received | None:
-        """The bursts since the last report, if it is time for another one."""
+        """Return a report with the bursts since the last report, and forget them. None if there are
+        no bursts, or if it is too early for another report."""
         if not self._count or now_ns < self._next_ns:
             return None
         self._next_ns = now_ns + _EVERY_NS
@@ -76,7 +78,7 @@ def _continues(before: Burst, burst: Burst) -> bool:
 
 
 def _join(before: Burst, burst: Burst) -> Burst:
-    """One burst with the bytes of both. The time between them counts as busy."""
+    """Make one burst of two. The pause between them counts as busy time."""
     if before is burst:
         return burst
     nbytes = before.nbytes + burst.nbytes

@@ -1,15 +1,16 @@
-"""How large the slices of a model are (Aware, §3.1, Eqs. 1 to 4).
+"""Chooses the size of the slices of a model (Aware, §3.1, Eqs. 1 to 4).
 
-*The lead decides it once, when the first worker says how large its model is. From then on it is part
-of the model's description, which every process has and every checkpoint contains. Slices are not cut
-again when servers come and go, or when the job resumes.*
+*The lead chooses the size once, when the first worker announces the size of its model. The size is
+then a part of the model's description, which every process has and every checkpoint contains. It
+does not change when servers join or leave, or when the job resumes.*
 
-`--slice-size auto`: on one machine a slice has at most 2 MiB. Between machines it has
-x = sqrt(M alpha / N) bytes, for N workers and a model of M bytes. Smaller slices overlap pushes and
-pulls better, and each slice costs as much time as `alpha` bytes. If rates decide how many bytes each
-server holds, there are at least 8 slices per server, because servers hold whole slices. In both cases
-slices are made so much smaller that every server can hold equally many. A size that the user gives is
-taken as it is.
+With `--slice-size auto`, a slice has at most 2 MiB if all processes run on one machine. Otherwise
+it has x = sqrt(M alpha / N) bytes, for N workers and a model of M bytes. With smaller slices,
+pushes and pulls overlap better; but each slice costs additional time, as much as transferring
+`alpha` bytes. If measured rates decide how many bytes each server holds, there are at least 8
+slices per server, because a slice cannot be divided between servers. Finally the size is reduced
+until every server can hold the same number of slices. If the user gives a size, it is used
+unchanged.
 """
 
 import math
@@ -21,30 +22,32 @@ from polyrhythm.core.placement.schemes import AWARE, MEASURING
 from polyrhythm.wire.messages import Division, JobSpec, ModelSpec
 
 ALPHA = 1.2e5
-"""What a slice costs beside its bytes, in bytes: the value of the paper. `polyrhythm bench slices`
-measures it."""
+"""The additional cost of a slice, in bytes. This is the paper's value; `polyrhythm bench slices`
+measures the real one."""
 AUTO = 0
-"""The value of `JobSpec.slice_nbytes` if the lead decides."""
+"""The value of `JobSpec.slice_nbytes` that lets the lead choose the size."""
 LOCAL_NBYTES = 2 * 1024 * 1024
 LEAST_NBYTES, MOST_NBYTES = 64 * 1024, 16 * 1024 * 1024
-"""The bounds of x. The head of a frame and its digest cost as much as some kilobytes; and a process
-keeps a slice in memory for each link that it reads."""
+"""The limits of x. The header of a frame and its digest cost as much as some kilobytes, so slices
+must not be smaller. They must not be larger either, because a process keeps a buffer of one slice
+for each link that it reads."""
 LEAST_SLICES = 8
-"""Slices per server between machines, if rates decide how many bytes each server holds: then rounds are
-5% longer than if slices could be divided, on six servers with random rates. With four slices per
-server they are 10% longer."""
+"""The least number of slices per server between machines, if measured rates decide how many bytes
+each server holds. With 8 slices per server, rounds are 5% longer than if slices could be divided;
+with 4, they are 10% longer (six servers with random rates)."""
 _LINE = 64
 """Slices begin on a cache line."""
 
 
 def best_nbytes(nbytes: float, nodes: int, alpha: float = ALPHA) -> float:
-    """x = sqrt(M alpha / N) (Eq. 4)."""
+    """The best size of a slice in bytes: x = sqrt(M alpha / N) (Eq. 4)."""
     return math.sqrt(nbytes * alpha / nodes)
 
 
 def fit_alpha(times: Sequence[tuple[float, float]], nodes: int) -> float:
-    """alpha, from the seconds of rounds with slices of at least three sizes: those of least squares in
-    T = a + d x + c / x (Eq. 2), where alpha = N c / a. 0 if small slices do not cost more."""
+    """Estimate alpha from the measured times of rounds with at least three slice sizes. The
+    least-squares fit of T = a + d x + c / x (Eq. 2) gives alpha = N c / a. Returns 0 if small
+    slices do not cost more than large ones."""
     sizes, seconds = [x for x, _ in times], [t for _, t in times]
     inverses = [1 / x for x in sizes]
     rest, rest_s = _without(sizes, inverses), _without(sizes, seconds)
@@ -57,21 +60,21 @@ def fit_alpha(times: Sequence[tuple[float, float]], nodes: int) -> float:
 
 
 def _without(sizes: Sequence[float], values: Sequence[float]) -> list[float]:
-    """What a linear function of the sizes does not explain of these values."""
+    """The residuals of these values after a linear fit to the sizes."""
     slope, constant = linear_regression(sizes, values)
     return [value - constant - slope * x for x, value in zip(sizes, values, strict=True)]
 
 
 def given_division(job: JobSpec) -> Division | None:
-    """The division of a job whose user has given the size of slices; None if the lead decides."""
+    """The division that the user's `--slice-size` gives; None if the lead chooses the size."""
     if job.slice_nbytes == AUTO:
         return None
     return Division(job.servers, job.slice_nbytes, _probes(job))
 
 
 def choose_division(job: JobSpec, nbytes: int, *, machines: bool) -> Division:
-    """The division of a model of this size. `machines`: whether processes of the job may run on several
-    machines."""
+    """Choose the division for a model of this size. `machines` says whether the processes of the
+    job may run on several machines."""
     if (given := given_division(job)) is not None:
         return given
     most = LOCAL_NBYTES
@@ -84,7 +87,8 @@ def choose_division(job: JobSpec, nbytes: int, *, machines: bool) -> Division:
 
 
 def resume_division(job: JobSpec, recorded: ModelSpec) -> Division:
-    """The division of a job that resumes from a checkpoint of this model. Slices keep their size."""
+    """The division of a job that resumes from a checkpoint of this model. The size of slices stays
+    the same."""
     if (given := given_division(job)) is not None:
         return given
     assert recorded.division is not None  # a manifest without it is refused
@@ -92,17 +96,18 @@ def resume_division(job: JobSpec, recorded: ModelSpec) -> Division:
 
 
 def most_slice_nbytes(job: JobSpec) -> int:
-    """The size that no slice of the job exceeds."""
+    """A size in bytes that no slice of the job exceeds."""
     return job.slice_nbytes or MOST_NBYTES
 
 
 def _even(nbytes: int, servers: int, most: int) -> int:
-    """The greatest size that is at most `most` and divides the share of each server evenly."""
+    """The largest size up to `most` with which every server's share is a whole number of slices."""
     share = max(1, -(-nbytes // max(1, servers)))
     even = -(-share // -(-share // most))
     return max(_LINE, min(most, -(-even // _LINE) * _LINE))
 
 
 def _probes(job: JobSpec) -> int:
-    """Servers are measured by probe slices only if their rates decide what they hold."""
+    """How many probe slices the job has. Only `--placement aware` needs them, to measure
+    servers."""
     return PROBES * job.servers if job.placement == AWARE else 0

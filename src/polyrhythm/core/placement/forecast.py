@@ -1,15 +1,15 @@
-"""How long a round would take on each server with other slices, from what was measured.
+"""Forecasts how long a round would take on each server if the servers held other slices.
 
-*A forecast needs a measurement. A host or a server of which nothing is known counts as an average one;
-if nothing is known of any, there is no forecast, and slices stay where they are.*
+*A forecast needs a measurement. A host or server without one counts as average. If there is no
+measurement at all, there is no forecast, and slices stay where they are.*
 
-`aware` computes the load of each host from the slices of its servers and the place of the workers,
-and divides it by the host's measured throughput (Eq. 9). If a link carries much less than the two hosts
-at its ends can send and receive, the link is a limit too. *Hosts without a server are left out:* what
-is measured there is what slow servers send, and not what the host could receive.
+`aware` computes the load of each host from the slices of its servers and from the number of workers
+on each host, and divides it by the measured throughput of the host (Eq. 9). If a link is much
+slower than the two hosts at its ends, the link is a limit too. Hosts without a server are left out:
+what such a host receives is limited by slow servers, so its measured rate is too low.
 
-`elastic` knows nothing of the network. It observes for each server how long the contributions of a
-round took to arrive, and fits t = a + b * bytes over the last rounds.
+`elastic` does not measure the network. It measures how long after the beginning of a round all
+contributions have arrived at each server, and fits t = a + b * bytes to the last rounds.
 """
 
 import math
@@ -22,10 +22,11 @@ from typing import TypeGuard
 from polyrhythm.core.placement.load import LoadLine, host_line
 
 _EXPLAINED = 0.5
-"""A link is a limit if it carries less than this part of what its hosts could give each of their
-links."""
+"""A link counts as a limit if its rate is below this share of the rate that its two hosts could
+give it."""
 _VARIED = 0.02
-"""A line is fitted only if the bytes of a server have varied by this part of their mean."""
+"""A line is fitted only if the number of bytes on a server has varied by more than this share of
+its mean."""
 
 Rate = Callable[[str, str], float | None]
 
@@ -33,22 +34,22 @@ Rate = Callable[[str, str], float | None]
 @dataclass(frozen=True, slots=True)
 class Forecast:
     lines: Mapping[int, LoadLine]
-    """The time of a round on each server."""
+    """Per server, how the time of a round depends on the bytes that the server holds."""
     rates: Mapping[int, float] = field(default_factory=dict)
-    """The bytes per second that each server can send and receive of anything."""
+    """Per server, the bytes per second that it can send or receive."""
 
     def seconds(self, held: Mapping[int, float]) -> float:
-        """The time of a round if servers hold so many bytes of slices."""
+        """The time of a round if the servers hold these numbers of bytes."""
         times = [line.seconds(held.get(server, 0)) for server, line in self.lines.items()]
         return max(times)
 
     def slowest(self, held: Mapping[int, float]) -> int:
-        """The server on which a round takes longest."""
+        """The server whose part of a round takes longest."""
         return max(self.lines, key=lambda server: self.lines[server].seconds(held.get(server, 0)))
 
 
 def is_rate(rate: float | None) -> TypeGuard[float]:
-    """Whether this can be a measured rate."""
+    """Whether this is a possible rate: a finite positive number."""
     return rate is not None and math.isfinite(rate) and rate > 0
 
 
@@ -63,10 +64,11 @@ def forecast_aware(
     *,
     overlaps: bool = True,
 ) -> Forecast | None:
-    """The forecast for a model of `nbytes`. `servers`: the host of each server. `workers`: how many
-    workers each host has. `throughputs`: the measured throughput of hosts. `rate`: what the link from
-    one host to another has carried. `sent`: how many bytes are sent for each byte of a slice.
-    `overlaps`: whether workers push and pull at the same time."""
+    """The forecast of `aware` for a model of `nbytes`; None if no host was measured. `servers`
+    gives the host of each server, `workers` the number of workers on each host, `throughputs` the
+    measured throughput of hosts, and `rate` the measured rate from one host to another. `sent` is
+    the number of bytes that are transferred for each byte of a slice. `overlaps` says whether
+    workers push and pull at the same time."""
     known = {host: value / sent for host, value in throughputs.items() if is_rate(value)}
     hosts = {*servers.values(), *workers}
     if not hosts & known.keys():
@@ -88,7 +90,7 @@ def forecast_aware(
             overlaps=overlaps,
             most=_slowest_link(host, beside, workers, shares, rate, sent),
         )
-        # the servers of a host share its time
+        # the servers of one host share its throughput
         beside_it = beside[host]
         lines[server] = LoadLine(
             line.fixed_s,
@@ -108,9 +110,10 @@ def _slowest_link(
     rate: Rate,
     sent: float,
 ) -> float:
-    """The bytes of slices per second that the links between a host and the workers on other hosts
-    can carry. Only links count that are slower than their hosts are. A link is shared if workers at
-    both ends use servers at the other. `shares`: what each host could give each of its links."""
+    """The bytes of slices per second that can travel between this host's servers and the workers on
+    other hosts. Only links that are slower than their two hosts count. If workers at both ends of a
+    link use servers at the other end, the two directions share the link. `shares` is the rate that
+    each host could give to each of its links."""
     most = math.inf
     for other, count in workers.items():
         measured = [each for each in (rate(host, other), rate(other, host)) if is_rate(each)]
@@ -124,7 +127,7 @@ def _slowest_link(
 
 
 def _links(host: str, servers: Mapping[str, int], workers: Mapping[str, int]) -> int:
-    """How many other hosts this host exchanges slices with."""
+    """The number of other hosts with which this host exchanges slices."""
     peers: set[str] = set()
     if host in servers:
         peers |= workers.keys()
@@ -136,8 +139,8 @@ def _links(host: str, servers: Mapping[str, int], workers: Mapping[str, int]) ->
 def forecast_elastic(
     servers: Sequence[int], observed: Mapping[int, Sequence[tuple[float, float]]]
 ) -> Forecast | None:
-    """The forecast from the bytes of slices of each server and the seconds until their contributions
-    had arrived, in each of the last rounds."""
+    """The forecast of `elastic`. It is computed from the last rounds: for each server, the bytes of
+    its slices and the seconds until all contributions had arrived."""
     fits = {server: fit(observed[server]) for server in servers if observed.get(server)}
     if not fits:
         return None
@@ -147,8 +150,8 @@ def forecast_elastic(
 
 
 def fit(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """The line t = a + b * bytes of least squares, with a >= 0 and b > 0. If the bytes have hardly
-    varied, or the times did not follow them, the line goes through the origin."""
+    """Fit the line t = a + b * bytes by least squares, with a >= 0 and b > 0. If the bytes have
+    hardly varied, or the times did not depend on them, the line goes through the origin."""
     mean, mean_s = fmean(x for x, _ in points), fmean(t for _, t in points)
     spread = sum((x - mean) ** 2 for x, _ in points)
     if mean > 0 and spread > len(points) * (_VARIED * mean) ** 2:

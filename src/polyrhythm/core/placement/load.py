@@ -1,22 +1,22 @@
-"""How long a round takes on each host, and how many bytes of slices each host should hold (Aware,
-§3.3).
+"""Computes how long a round takes on each host, and how many bytes of slices each host should hold
+(Aware, §3.3).
 
-*Water-filling chooses the bytes of each host so that all hosts take equally long; a host that would
-need less than no bytes gets none. No other division of the model makes the slowest host faster.* The
-paper's Algorithm 1 finds the same division if all results are positive. On most clusters some are
-negative, and then it cannot be used.
+*Water-filling distributes the bytes so that a round takes equally long on all hosts. A host that is
+slower even without slices gets none. No other distribution makes the slowest host faster.* The
+paper's Algorithm 1 gives the same distribution if all of its results are positive. On most clusters
+some results are negative, and then the algorithm cannot be used.
 
-Two kinds of bytes load a host. M is the size of the model, and the host holds m bytes of it and w of
+Two kinds of transfers load a host. The model has M bytes. The host holds m of them, and runs w of
 the job's W workers.
 
-- Its workers exchange what other hosts hold: w (M - m) bytes in each direction.
+- Its workers exchange the bytes that other hosts hold: w (M - m) bytes in each direction.
 - Its servers exchange their m bytes with the W - w other workers, and send them to k replicas:
   (W - w + k) m bytes.
 
-If workers push and pull at the same time, the load is the sum (Eq. 7), and the time is a linear
-function of m (Eq. 11). *If all workers push before any of them pulls, the two follow each other in each
-direction, and the larger one decides.* Then a slow host with a worker should hold slices until both
-are equal, and where all slow hosts have workers, equal shares are best.
+If workers push and pull at the same time, the load is the sum of the two (Eq. 7), and the time is a
+linear function of m (Eq. 11). *If workers pull only after all have pushed, the larger of the two
+loads decides in each direction.* In that case a slow host with a worker should hold slices until
+its two loads are equal. If all slow hosts have workers, equal shares are the best distribution.
 """
 
 import math
@@ -29,8 +29,9 @@ _HALVINGS = 50
 
 
 class LoadLine(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The time of a round on a host with m bytes of slices: the longest of `fixed_s` + `byte_s` *
-    m, m / `most`, and `away_s` - `away_byte_s` * m seconds."""
+    """How the time of a round on a host depends on m, the bytes of slices that it holds. The time
+    is the largest of three values: `fixed_s` + `byte_s` * m, m / `most`, and `away_s` -
+    `away_byte_s` * m."""
 
     fixed_s: float
     byte_s: float
@@ -38,20 +39,22 @@ class LoadLine(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The bytes of slices per second that the slowest of the host's links can carry."""
     away_s: float = 0.0
     away_byte_s: float = 0.0
-    """For workers that pull after all have pushed. `away_s` is how long the transfers of the host's
-    own workers take if the host holds no slice. Each byte that it holds saves `away_byte_s`."""
+    """Used if workers pull only after all have pushed. `away_s` is how long the transfers of the
+    host's own workers take if the host holds no slice. Each byte that the host holds saves
+    `away_byte_s`."""
 
     def seconds(self, nbytes: float) -> float:
         away_s = self.away_s - self.away_byte_s * nbytes
         return max(self.fixed_s + self.byte_s * nbytes, nbytes / self.most, away_s)
 
     def holds(self, seconds: float) -> float:
-        """The most bytes with which a round takes so long. It must take at least `fixed_s`."""
+        """The most bytes that the host can hold if a round must take at most this long. The time
+        must be at least `fixed_s`."""
         return min((seconds - self.fixed_s) / self.byte_s, seconds * self.most)
 
     def range_within(self, seconds: float, nbytes: float) -> tuple[float, float] | None:
-        """The fewest and the most of `nbytes` with which a round takes at most so long; None if it
-        takes longer with any number of bytes."""
+        """The least and the most bytes, up to `nbytes`, with which a round takes at most this long.
+        None if a round takes longer with any number of bytes."""
         least, most = 0.0, min(nbytes, seconds * self.most)
         lines = ((self.fixed_s, self.byte_s), (self.away_s, -self.away_byte_s))
         for at_nothing_s, slope in lines:
@@ -65,8 +68,8 @@ class LoadLine(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     @property
     def lowest(self) -> tuple[float, float]:
-        """The shortest possible time of a round on this host, and the bytes of slices with which it
-        takes that time."""
+        """The shortest possible time of a round on this host, and the number of bytes that gives
+        it."""
         if not self.away_byte_s:
             return self.fixed_s, 0.0
         rises = (self.away_s - self.fixed_s) / (self.away_byte_s + self.byte_s)
@@ -85,9 +88,9 @@ def host_line(
     overlaps: bool = True,
     most: float = math.inf,
 ) -> LoadLine:
-    """The line of a host with this many of the job's workers, for a model of `nbytes`. `rate`: the
-    bytes per second that the host can send and receive at the same time (Eq. 8). `overlaps`: whether
-    workers push and pull at the same time."""
+    """The line of a host that runs this many of the job's workers, for a model of `nbytes`. `rate`
+    is the bytes per second that the host can send and receive at the same time (Eq. 8). `overlaps`
+    says whether workers push and pull at the same time."""
     others = all_workers - workers
     if overlaps:
         return LoadLine(workers * nbytes / rate, (others - workers + replicas) / rate, most)
@@ -96,8 +99,8 @@ def host_line(
 
 
 def water_fill(lines: Sequence[LoadLine], nbytes: float) -> list[float]:
-    """Divide so many bytes such that the slowest host is as fast as possible, the next slowest too,
-    and so on (Eq. 10)."""
+    """Distribute `nbytes` over the hosts so that the slowest host is as fast as possible, then the
+    next slowest, and so on (Eq. 10)."""
     free = [line.byte_s <= 0 for line in lines]
     if any(free):
         return _share_freely(lines, free, nbytes)
@@ -120,10 +123,10 @@ def water_fill(lines: Sequence[LoadLine], nbytes: float) -> list[float]:
 
 
 def _share_freely(lines: Sequence[LoadLine], free: Sequence[bool], nbytes: float) -> list[float]:
-    """The division if some hosts are not slower with more slices, because at least half of the
-    workers run there. These hosts hold everything, in proportion to their rates, unless
-    a round is shorter otherwise, because one of their links is slow: then each holds as much as its
-    links allow in the shortest round, and the other hosts hold the rest."""
+    """Distribute the bytes if some hosts do not become slower with more slices, because at least
+    half of the workers run there. Usually these hosts hold everything, in proportion to their
+    rates. If one of their links makes that slow, each of them holds as much as its links allow in
+    the shortest possible round, and the other hosts hold the rest."""
     weights = [
         1 / max(line.fixed_s, line.away_s, 1e-300) if is_free else 0.0
         for line, is_free in zip(lines, free, strict=True)
@@ -150,8 +153,8 @@ def _share_freely(lines: Sequence[LoadLine], free: Sequence[bool], nbytes: float
 def _ranges_within(
     lines: Sequence[LoadLine], nbytes: float, seconds: float
 ) -> list[tuple[float, float]] | None:
-    """The fewest and the most bytes of each host, if all hosts together can hold `nbytes` such that a
-    round takes at most so long; otherwise None."""
+    """The least and the most bytes that each host can hold if a round must take at most `seconds`.
+    None if the hosts together cannot hold exactly `nbytes` in that time."""
     ranges = [line.range_within(seconds, nbytes) for line in lines]
     found = [each for each in ranges if each is not None]
     if len(found) < len(lines):
@@ -161,7 +164,8 @@ def _ranges_within(
 
 
 def _shortest_s(lines: Sequence[LoadLine], nbytes: float, possible_s: float) -> float:
-    """The shortest time of a round, by bisection. A round of `possible_s` is possible."""
+    """The shortest possible time of a round, found by bisection. `possible_s` is a time that is
+    known to be possible."""
     low, high = 0.0, possible_s * (1 + _PRECISION / 2)
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
@@ -171,17 +175,17 @@ def _shortest_s(lines: Sequence[LoadLine], nbytes: float, possible_s: float) -> 
 
 
 def _between(ranges: Sequence[tuple[float, float]], nbytes: float) -> list[float]:
-    """Divide as many of these bytes as possible. Each part is as far from the least to the most in its
-    range as the others."""
+    """Distribute as many of these bytes as the ranges allow. Every part lies at the same relative
+    position between the least and the most of its range."""
     least, most = sum(low for low, _ in ranges), sum(high for _, high in ranges)
     share = min(1.0, (nbytes - least) / (most - least)) if most > least else 0.0
     return [low + share * (high - low) for low, high in ranges]
 
 
 def _level(lines: Sequence[LoadLine], nbytes: float) -> float:
-    """The time at which the hosts together hold so many bytes. The bytes of every host are a piecewise
-    linear function of the time: it begins to rise at `fixed_s`, and rises more slowly once a link is
-    the limit."""
+    """The time of a round in which the hosts together can hold `nbytes`. The bytes that one host
+    can hold are a piecewise linear function of the time: they begin to rise at `fixed_s`, and rise
+    more slowly once a link is the limit."""
     turns: list[tuple[float, float, float]] = []
     for line in lines:
         slope = 1 / line.byte_s

@@ -1,20 +1,24 @@
-"""The throughput of links and of hosts, as the processes that receive have measured it (Aware, §3.2).
+"""The throughput of links and hosts, as the receiving processes measure it (Aware, §3.2).
 
-A receiver reports bursts (`bursts.py`): bytes that came from one process without a break, and when
-(Eq. 6 is their rate). The lead places the bursts of all receivers on one time axis and adds up those
-that overlap. *So links that share a network card are added only while they are busy at the same time.*
-The paper adds average rates, s_ij over all j (Eq. 8), and so counts a card twice whose links take turns.
+A receiver reports bursts (`bursts.py`). A burst is a number of bytes that came from one process
+without a break, with the times of its beginning and end; Eq. 6 computes its rate. The lead puts the
+bursts of all receivers on one time axis and adds up the rates of bursts that overlap. *So two links
+that share a network card are added up only while both are busy.* The paper adds the average rates
+of all links of a host (Eq. 8). It therefore counts a card twice if two of its links are busy at
+different times.
 
-*A host that waits for slower ones shows less than it can do.* So a rate is that of the busiest quarter
-of the bytes, and not the mean over the busy time. It is not lowered while all hosts at the other ends
-are about as fast as they ever are: then they are the limit. The throughput S_i of a
-host is the smaller of what it sends and what it receives.
+*A host that waits for slower hosts is faster than its traffic shows.* So the lead takes the rate of
+the busiest quarter of the bytes, and not the mean over the busy time. If a host sends less than
+before while all hosts that it talks to work at their limits, its average stays: those hosts are the
+limit. The throughput S_i of a host is the smaller of two rates: what it sends and what it receives.
 
-Averages forget: a new rate that differs little moves the average by a third of the difference. One that
-differs by more than a quarter moves it by half, and a second one in the same direction replaces it.
+Each rate is a moving average. A new value within a quarter of the average moves the average by a
+third of the difference. A value further away moves it by half of the difference. A second such
+value in the same direction replaces the average.
 
-Bursts between processes of one host never reach its card, and are not counted. A burst is refused if
-its source is unknown, if it has no length or ends after its report, and if its rate is absurd.
+Bursts between processes of one host do not use its network card and are not counted. The lead
+ignores a burst if its source is unknown, if it has no length, if it ends after the time of its
+report, or if its rate is impossible.
 """
 
 import math
@@ -25,14 +29,15 @@ import msgspec
 from polyrhythm.wire.messages.bursts import Burst, Received
 
 _EVERY_NS = 1_000_000_000
-"""Averages take in new bursts at most this often: in a job with short rounds, reports of the two
-directions of a round come in different rounds."""
+"""The averages are updated at most this often. In a job with short rounds, the reports about the
+pushes and about the pulls of a round arrive in different rounds."""
 _LATEST_NS = 60 * 10**9
 _BUSIEST = 0.25
 _NEAR = 1.25
 _GAIN_NEAR, _GAIN_FAR = 1 / 3, 1 / 2
 _LEAST_RATE, _MOST_RATE = 1.0, 1e12
-"""Bytes per second. No link is that slow or that fast: the measurement is wrong."""
+"""In bytes per second. A rate outside these limits is a wrong measurement: no link is that slow or
+fast."""
 _OLDEST_NS = 600 * 10**9
 """A burst that ended longer ago than this, at the time of its report, does not show the
 present rate."""
@@ -40,8 +45,8 @@ _OFFSETS = 16
 
 
 class Average(msgspec.Struct, gc=False):
-    """The average of a rate. After a lasting change it has the new rate within two values; a single
-    outlier moves it only in part."""
+    """The moving average of a rate. After a lasting change, the second new value becomes the
+    average. A single outlier moves the average only part of the way."""
 
     value: float
     _far: int = 0
@@ -57,7 +62,7 @@ class Average(msgspec.Struct, gc=False):
 
 
 class Transfer(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A burst between two hosts, by the clock of the lead."""
+    """A burst from one host to another. Its times are those of the lead's clock."""
 
     source: str
     target: str
@@ -81,12 +86,12 @@ class Network(msgspec.Struct, kw_only=True):
     _fresh: list[Transfer] = []
     """The transfers that the averages do not contain yet."""
     _offsets: dict[str, list[int]] = {}
-    """Per host: the last differences between the lead's clock, when a report came, and the host's clock,
-    when it was made. The smallest is the one with the least delay."""
+    """Per host: the last differences between the lead's clock when a report arrived and the host's
+    clock when the report was made. The smallest difference has the least delay in it."""
     _settled_ns: int = 0
     _heard: set[str] = set()
-    """The workers that have sent contributions since `_settled_ns`, when bursts were last taken
-    into the averages."""
+    """The workers that have sent a contribution since `_settled_ns`, the time of the last update of
+    the averages."""
 
     @property
     def hosts(self) -> tuple[str, ...]:
@@ -94,18 +99,18 @@ class Network(msgspec.Struct, kw_only=True):
         return tuple(sorted(set(self._host_of.values())))
 
     def host_of(self, process: str) -> str:
-        """The host of a process, such as w3 or s1. A process whose host is not known counts as a host
-        of the same name."""
+        """The host of a process, such as w3 or s1. If the host of a process is not known, the
+        process's own name stands for it."""
         return self._host_of.get(process, process)
 
     def rate(self, source: str, target: str) -> float | None:
-        """What the link from one host to another has carried; None if it was never measured."""
+        """The measured rate of the link from one host to another; None if it was never measured."""
         average = self._links.get(source, {}).get(target)
         return None if average is None else average.value
 
     @property
     def rates(self) -> dict[str, dict[str, float]]:
-        """What every measured link has carried, per source host and target host."""
+        """The measured rates of all links, by source host and target host."""
         return {
             source: {target: average.value for target, average in to.items()}
             for source, to in self._links.items()
@@ -129,9 +134,9 @@ class Network(msgspec.Struct, kw_only=True):
     # -- processes -----------------------------------------------------------------------------
 
     def learn(self, process: str, host: str, identity: str = "") -> None:
-        """A process of the job runs on this host. `identity`: what distinguishes the host from others
-        of the same name, with the user at its end (`io/local.py`); empty if that is not known: then
-        the process counts as a host of its own."""
+        """Note that a process of the job runs on this host. `identity` distinguishes the host, and
+        the user account on it, from others with the same name (`io/local.py`). If it is empty, the
+        process gets a host for itself."""
         if identity:
             place = identity.rpartition("/")[0] or identity
             self._host_of[process] = self._names.setdefault(place, self._unused(host or process))
@@ -139,15 +144,15 @@ class Network(msgspec.Struct, kw_only=True):
             self._host_of[process] = process
 
     def _unused(self, host: str) -> str:
-        """This name, if no other host has it; otherwise the first name made from it that is
-        free."""
+        """This name, if no other host has it. Otherwise the first free name that is made from
+        it."""
         taken = set(self._names.values())
         names = (host, *(f"{host}-{number}" for number in range(2, len(taken) + 3)))
         return next(name for name in names if name not in taken)
 
     def forget(self, process: str) -> None:
-        """A process is no longer part of the job. What was measured of a host is forgotten with its
-        last process."""
+        """Forget a process that has left the job. When the last process of a host has left, forget
+        the measurements of the host too."""
         host = self._host_of.pop(process, None)
         if host is None or host in self._host_of.values():
             return
@@ -160,7 +165,7 @@ class Network(msgspec.Struct, kw_only=True):
     # -- measurements --------------------------------------------------------------------------
 
     def record(self, process: str, received: Received, now_ns: int) -> None:
-        """Note what a process has received."""
+        """Record the bursts in the report of a process."""
         target = self.host_of(process)
         offsets = self._offsets.setdefault(target, [])
         offsets.append(now_ns - received.at_ns)
@@ -173,14 +178,15 @@ class Network(msgspec.Struct, kw_only=True):
                 self._fresh.append(Transfer(source, target, began_ns, ended_ns, burst.nbytes))
 
     def on_contribution(self, worker: str) -> None:
-        """A worker has sent a contribution."""
+        """Note that a worker has sent a contribution."""
         self._heard.add(worker)
 
     def settle(self, now_ns: int, workers: Iterable[str] = ()) -> bool:
-        """Take the transfers since the last time into the averages, if all of these workers have sent
-        contributions since then. Returns whether there were any. *The time between must contain the
-        traffic of every worker: in a part of a round, the fastest hosts may only send to slow ones.* A
-        worker that contributes nothing for a minute is not waited for."""
+        """Update the averages with the transfers since the last update, if all of these workers
+        have sent a contribution since then. Returns whether there was an update. *The transfers
+        must include the traffic of every worker: during a part of a round, the fastest hosts may
+        send to slow hosts only.* A worker that contributes nothing for a minute no longer delays
+        the update."""
         if not self._fresh or now_ns < self._settled_ns + _EVERY_NS:
             return False
         waited_ns = now_ns - self._fresh[0].ended_ns
@@ -211,9 +217,10 @@ class Network(msgspec.Struct, kw_only=True):
 
 
 def _at_their_limits(peers: Mapping[str, float], limits: Mapping[str, float]) -> bool:
-    """Whether all of these peers were at least half as fast as they ever are. Then their rates say
-    nothing about the host at the other end: a fast host that only fetches slices from a slow one is not
-    slow. A host that exchanges bytes with many gives each of them less than half of what it can do."""
+    """Whether each of these peers has reached at least half of its highest rate. If so, the peers
+    were the limit, and their rates say nothing about the host that they exchanged bytes with: a
+    fast host that only fetches slices from a slow host is not slow. A peer that exchanges bytes
+    with many hosts gives each of them less than half of its highest rate."""
     return all(limits.get(peer, math.inf) <= 2 * rate for peer, rate in peers.items())
 
 
@@ -225,7 +232,8 @@ def _add(averages: dict[str, Average], name: str, rate: float) -> None:
 
 
 def is_plausible(burst: Burst, at_ns: int) -> bool:
-    """Whether a burst in a report of the time `at_ns` can have happened as it says."""
+    """Whether the times and the rate of a burst are possible, in a report that was made at
+    `at_ns`."""
     length_ns = burst.ended_ns - burst.began_ns
     if length_ns <= 0 or not at_ns - _OLDEST_NS <= burst.ended_ns <= at_ns:
         return False
@@ -233,8 +241,8 @@ def is_plausible(burst: Burst, at_ns: int) -> bool:
 
 
 def busiest_rate(transfers: Iterable[Transfer]) -> float:
-    """The rate of the busiest quarter of the bytes of these transfers. A byte is the busier, the
-    higher the total rate of all transfers is that are under way together with its own."""
+    """The mean rate of the busiest quarter of the transferred bytes. The busiest bytes are those
+    that were sent while the total rate of all transfers was highest."""
     changes: dict[int, tuple[float, int]] = {}
     for item in transfers:
         rate = item.nbytes * 1e9 / (item.ended_ns - item.began_ns)

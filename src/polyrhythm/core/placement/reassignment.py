@@ -1,9 +1,10 @@
-"""Whether a new assignment of slices is taken.
+"""Decides whether the lead adopts a new assignment of slices to servers.
 
-*A new assignment is taken if it makes rounds shorter by at least 3% and the error of the measurements,
-if the time that it saves in the remaining rounds is longer than the time in which its slices move, and
-if two measurements in a row say so.* More than 100 rounds ahead, nothing is known about the network. A
-rate that varies without a trend is averaged over many measurements, so that noise moves no slice.
+*The lead adopts a new assignment if three conditions hold. Rounds become shorter by at least 3%
+plus the measurement error. The time saved in the remaining rounds is longer than moving the slices
+takes. Two measurements in a row agree on that.* Only the next 100 rounds count, because the network
+may change later. A rate that varies without a trend is averaged over many measurements, so that
+noise does not move slices.
 """
 
 import math
@@ -18,15 +19,17 @@ from polyrhythm.wire.messages import JobSpec, ModelSpec, OptimizerSpec
 HORIZON_ROUNDS = 100
 LEAST_GAIN = 0.03
 NOISE = 0.15
-"""The relative error of one measurement. Two equal links that are shaped with `tc` differ by so much."""
+"""The relative error of one measurement. Two links that `tc` limits to the same rate differ by this
+much."""
 CONFIRMATIONS = 2
 _FAR = 1.25
-"""A rate that differs by more than this factor has changed, and is not noise."""
+"""If a measurement differs from the mean by more than this factor, the rate has changed; a smaller
+difference is noise."""
 _MOST_AVERAGED = 20
 
 
 class SteadyRate(msgspec.Struct, gc=False):
-    """The mean of a rate since it last changed."""
+    """The mean of a rate since its last change."""
 
     value: float
     seen: float
@@ -39,7 +42,8 @@ class SteadyRate(msgspec.Struct, gc=False):
         return cls(rate, rate)
 
     def add(self, rate: float) -> bool:
-        """Take in a measurement. Returns False if it is the one that was seen last."""
+        """Add a measurement to the mean. Returns False if it is the same measurement as the last
+        one."""
         if rate == self.seen:
             return False
         self.seen = rate
@@ -52,7 +56,8 @@ class SteadyRate(msgspec.Struct, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class Prospect:
-    """What a new assignment promises: the time of a round now and then, and what its moves cost."""
+    """The expected effect of a new assignment: the time of a round before and after it, and the
+    cost of moving slices."""
 
     now_s: float
     then_s: float
@@ -61,19 +66,19 @@ class Prospect:
 
     @property
     def gain(self) -> float:
-        """By which part rounds become shorter."""
+        """The share by which rounds become shorter."""
         return 1 - self.then_s / self.now_s if self.now_s > 0 else 0.0
 
     def pays(self, rounds: int, measured: int) -> bool:
-        """Whether the assignment is better if so many rounds follow. `measured`: of how many
-        measurements each rate is the mean."""
+        """Whether the new assignment is better if this many rounds follow. `measured`: each rate is
+        the mean of this many measurements."""
         saved_s = (self.now_s - self.then_s) * rounds
         least = LEAST_GAIN + NOISE / math.sqrt(max(1, measured))
         return self.gain >= least and saved_s > self.moving_s
 
 
 def horizon(job: JobSpec, done: int) -> int:
-    """For how many rounds a new assignment is expected to be used."""
+    """The number of rounds for which a new assignment is expected to be used."""
     if job.rounds is None:
         return HORIZON_ROUNDS
     return max(0, min(HORIZON_ROUNDS, job.rounds - done))
@@ -81,8 +86,8 @@ def horizon(job: JobSpec, done: int) -> int:
 
 _STATES = {"SGD": 0, "Adagrad": 1, "ASGD": 1, "RMSprop": 1}
 _MORE_STATES = ("momentum", "amsgrad", "centered")
-"""Per optimizer, how many values it keeps for one parameter (2 if it is not listed), and the options
-that add one."""
+"""`_STATES`: per optimizer, how many values it keeps for each parameter (2 if the optimizer is not
+listed). `_MORE_STATES`: the options that add one value each."""
 
 
 def _states(optimizer: OptimizerSpec) -> int:
@@ -91,8 +96,9 @@ def _states(optimizer: OptimizerSpec) -> int:
 
 
 def moving_nbytes(job: JobSpec, spec: ModelSpec, nbytes: int) -> float:
-    """What must be copied so that another server can take over slices of this size: the parameters and
-    the state of the optimizer, or only the sum of the gradients if workers make the steps."""
+    """How many bytes must be copied when another server takes over slices of this size: the
+    parameters and the state of the optimizer. If workers make the steps, only the sum of the
+    gradients is copied."""
     if sums_only(job):
         return nbytes
     if job.kind == "gradient" and job.updater != "addition":
@@ -103,8 +109,8 @@ def moving_nbytes(job: JobSpec, spec: ModelSpec, nbytes: int) -> float:
 
 
 def moving_s(fetched: Mapping[tuple[int, int], float], rates: Mapping[int, float]) -> float:
-    """How long the busiest server is occupied by copies. `fetched`: the bytes per source and target.
-    `rates`: the bytes per second of each server."""
+    """How long copying keeps the busiest server occupied. `fetched` gives the bytes per source and
+    target, `rates` the bytes per second of each server."""
     sent: dict[int, float] = {}
     received: dict[int, float] = {}
     for (source, target), nbytes in fetched.items():

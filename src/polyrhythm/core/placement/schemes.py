@@ -1,14 +1,14 @@
-"""Schemes: which server should be the primary of each slice, and which servers should hold its
-copies.
+"""Schemes decide which server should be the primary of each slice, and which servers should hold
+copies of it.
 
-*A scheme only names the goal of placement. The lead leads the slices there one by one
-(`steps.py`), so a scheme need not know what moves cost, or in which order servers came.* A scheme is
-a pure function: for the same servers, sizes, routes and forecast it gives the same goal.
+*A scheme only states the goal. The lead then moves the slices there one by one (`steps.py`), so a
+scheme need not consider what moves cost.* A scheme is a pure function: for the same servers, sizes,
+routes and forecast it returns the same goal.
 
-`ring` gives servers equal numbers of slices, `average` equal bytes. `elastic` and `aware` give every
-server the bytes with which its rounds take as long as those of the others. They differ in the
-forecast (`forecast.py`), which the lead makes from what it has measured; without one, they do as
-`average`.
+`ring` gives all servers the same number of slices, `average` the same number of bytes. `elastic`
+and `aware` distribute the bytes so that a round takes equally long on all servers. They use
+different forecasts, which the lead makes from measurements (`forecast.py`). Without a forecast both
+act like `average`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ from polyrhythm.core.placement.ring import Ring
 from polyrhythm.wire.messages import Route
 
 Lines = Mapping[int, LoadLine]
-"""Per server, the time of a round with so many bytes of slices."""
+"""Per server, how the time of a round depends on the bytes of slices that it holds."""
 
 
 class Scheme(Protocol):
@@ -33,14 +33,16 @@ class Scheme(Protocol):
         stays: Mapping[int, Sequence[int]],
         lines: Lines,
     ) -> tuple[Route, ...]:
-        """The goal for slices of these sizes in bytes: for each slice, its primary and `replicas`
-        other servers, or as many as there are. `stays`: per slice that is on servers already, those
-        that can be its primary without copying, the best one first. Slices are listed in the order
-        in which they came to their servers. `lines`: the forecast; it may lack servers."""
+        """Choose for each slice a primary, and `replicas` other servers (fewer if there are not
+        enough servers). `sizes` are in bytes. `stays` lists, for each slice that is on servers
+        already, the servers that can be its primary without copying, the best one first; its slices
+        are in the order in which their servers got them. `lines` is the forecast, which may lack
+        servers."""
 
 
 class RingScheme:
-    """Consistent hashing with bounded loads (`ring.py`)."""
+    """Gives servers equal numbers of slices, by consistent hashing with bounded loads
+    (`ring.py`)."""
 
     def place(
         self,
@@ -54,8 +56,8 @@ class RingScheme:
 
 
 class LoadScheme:
-    """Equal times of rounds: water-filling (`load.py`), and then slices (`assignment.py`). Replicas
-    are on the same servers of the ring as with `ring`."""
+    """Makes the rounds of all servers equally long: water-filling (`load.py`) chooses the bytes of
+    each server, and `assignment.py` the slices. Replicas are on the same servers as with `ring`."""
 
     def place(
         self,
@@ -78,7 +80,7 @@ class LoadScheme:
 
 
 def _usual(known: Sequence[LoadLine]) -> LoadLine:
-    """The line of a server without a forecast."""
+    """The line for a server without a forecast: the median of the known lines."""
     if not known:
         return LoadLine(0.0, 1.0)
     return LoadLine(median(line.fixed_s for line in known), median(line.byte_s for line in known))
@@ -92,4 +94,4 @@ SCHEMES: dict[str, Scheme] = {
     AWARE: LoadScheme(),
 }
 MEASURING = frozenset({ELASTIC, AWARE})
-"""The schemes that follow measurements."""
+"""The schemes that use measurements."""

@@ -1,19 +1,19 @@
-"""How the tensors of a model are laid out in flat buffers ("spaces", one per role and dtype), and
-how these are cut into slices.
+"""Lays out the tensors of a model in flat buffers ("spaces", one per role and dtype), and cuts
+these into slices.
 
-A slice is a contiguous range of a space, inside one parameter group, and at most `slice_nbytes`
-long. There are at least as many slices as servers. A tensor whose gradients contain only some rows
-has slices of its own, which are cut between rows. If there are probe slices, they come from the
-beginning of the longest range of parameters. Every process computes the same slices from the same
-model description, which contains the division.
+A slice is a contiguous range of a space. It lies inside one parameter group and has at most
+`slice_nbytes`. There are at least as many slices as servers. A tensor whose gradients contain only
+some rows (a sparse gradient) has its own slices, which are cut between rows. Probe slices, if any,
+are cut from the beginning of the longest range of parameters. All processes compute the same
+slices, because they use the same model description, which contains the division.
 
-A buffer of the model is shared in one of three ways (`SHARINGS`), which say what a worker gets of
-the values of other workers:
+Workers share a buffer of the model, such as a running mean, in one of three ways (`SHARINGS`):
 
-*mean*: the mean over the workers that changed it, weighted by points (integers: the largest value).
-*first*: every worker gets the values of the evaluator, the one worker that evaluates the model for
-all. *local*: every worker keeps its own values. Servers hold the values of the evaluator: these are
-in the saved model and in checkpoints, and a worker that joins or resumes begins with them.
+*mean*: every worker gets the mean of the values of all workers that changed the buffer, weighted by
+their points. Of integers it gets the largest value. *first*: every worker gets the values of the
+evaluator, the one worker that evaluates the model. *local*: every worker keeps its own values. The
+servers then hold the values of the evaluator, for the saved model, for checkpoints, and for workers
+that join or resume.
 """
 
 import math
@@ -76,10 +76,10 @@ class Slice:
     """If positive, the slice consists of whole rows of one tensor, and a row has this many elements.
     Contributions may contain only some of these rows."""
     values: frozenset[int] = frozenset()
-    """The numbers of the parts that get the value of the evaluator's buffer, and not the mean over
+    """The indices of the parts whose values are those of the evaluator, and not a mean over
     workers."""
     local: frozenset[int] = frozenset()
-    """Those of `values` that a worker reads only once, when it joins."""
+    """The indices, among `values`, of the parts that a worker reads only when it joins."""
 
     @property
     def rows(self) -> int:
@@ -166,12 +166,13 @@ class _Run:
     item: int
     width: int = 0
     most_nbytes: int = 0
-    """The greatest size of a slice of this run; 0 if it has no limit of its own."""
+    """The largest size of a slice in this range; 0 if the range has no limit apart from the
+    division's."""
 
 
 def _with_probes(runs: list[_Run], probes: int) -> list[_Run]:
-    """The runs, of which the longest begins with a run of probe slices. It is not more than half of the
-    other: a model that is too small has fewer probe slices."""
+    """Cut probe slices from the beginning of the longest range. They take at most half of that
+    range, so a very small model has fewer of them."""
     whole = [run for run in runs if not run.width and run.group != BUFFERS]
     if not probes or not whole:
         return runs

@@ -14,9 +14,9 @@ from polyrhythm.wire.messages import Route
 
 Routes = tuple[Route, ...]
 WINDOW_NBYTES = 16 * 2**20
-"""A learner fetches at most this many bytes of parameters from one primary at a time. When it has
-caught up with them, it fetches the next slices. So the first slices are promoted while others are
-still copied, and the memory and the time that a primary spends on copies are limited."""
+"""A learner fetches at most this many bytes of parameters from one primary at a time, and fetches
+the next slices when it has caught up. So the first slices are promoted while others are still being
+copied, and copying takes a limited part of a primary's memory and time."""
 
 
 def orphaned(routes: Sequence[Route], gone: int) -> list[int]:
@@ -29,9 +29,9 @@ def orphaned(routes: Sequence[Route], gone: int) -> list[int]:
 
 
 def candidates(routes: Sequence[Route], alive: Collection[int]) -> dict[int, tuple[int, ...]]:
-    """Per slice, the servers that can be its primary without copying: its primary, or its replicas
-    if the primary is lost. *Slices are listed in the order in which they came to their servers*, so
-    that a server over its bound gives up the slice that it took over last."""
+    """Per slice, the servers that can become its primary without copying: its present primary, or
+    its replicas if the primary is lost. *The slices are in the order in which their servers got
+    them.* So a server above its bound gives up the slices that it got last."""
 
     def seniority(slice_: int) -> tuple[bool, int, int]:
         gone = routes[slice_].primary not in alive

@@ -1,9 +1,9 @@
-"""The contributions of each member that have arrived, and how many of them are acknowledged.
+"""Remembers which contributions of each member have arrived, and which of them are acknowledged.
 
-*With rounds a contribution is acknowledged when its round is folded; without rounds, when it is in
-the parameters here and on every replica. A server that was promoted acknowledges a contribution
-only if it is in every slice that the server is the primary of now, including slices that had
-another primary before.*
+*With rounds, a contribution is acknowledged when its round is folded. Without rounds, it is
+acknowledged when it is in the parameters of this server and of every replica. A server that was
+promoted acknowledges a contribution only if it is in every slice of which the server is the primary
+now, including slices that had another primary before.*
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -89,8 +89,8 @@ class Acks:
     # -- slices that move ----------------------------------------------------------------------
 
     def secured(self, rows: Iterable[Row]) -> tuple[Row, ...]:
-        """Without rounds: the same rows, each cut back to the last contribution that every replica
-        has too."""
+        """Without rounds: these rows, but with the last contribution of each worker that every
+        replica has too."""
         return tuple(
             Row(row.worker, row.incarnation, min(row.sequence, self.acknowledged(row.worker)))
             for row in rows
@@ -99,10 +99,10 @@ class Acks:
     def on_slices_changed(
         self, rows: Iterable[Row], *, had_none: bool
     ) -> list[tuple[int, int, int]]:
-        """Follow a change of the slices of which this server is the primary. `rows`: the
+        """Handle a change of the slices of which this server is the primary. `rows`: the
         contributions that are in all of these slices; only they stay acknowledged. `had_none`: this
-        server was the primary of no slice before, so nothing was acknowledged here. Returns the
-        contributions (worker, incarnation, sequence) that have become complete, because they were
+        server was the primary of no slice before, so it had acknowledged nothing. Returns the
+        contributions (worker, incarnation, sequence) that are complete now, because they were
         missing only in slices that have another primary now."""
         last = {(row.worker, row.incarnation): row.sequence for row in rows}
         complete = []
@@ -117,13 +117,13 @@ class Acks:
 
 
 class EarlyAcks:
-    """Confirmations of other servers for a routing epoch that this server's slices have not reached
-    yet.
+    """Keeps confirmations of other servers for a routing epoch that the slices of this server have
+    not reached yet.
 
     *A confirmation covers all steps before it. So consecutive confirmations with the same server,
     epoch and type are kept as one, with the latest row of every worker. A correct server sends
     confirmations for only a few epochs. If a server sends them for more epochs, its link is closed.
-    The confirmations of a server are forgotten when its link closes.*
+    When the link of a server closes, its confirmations are forgotten.*
     """
 
     def __init__(self) -> None:

@@ -1,6 +1,7 @@
-"""Which links a server keeps: those of peers that the lead has announced (`PeerAdmission`), and a
-limited number of links whose handshake is not complete (`Strangers`). Links over which nothing
-comes are reported to the lead (`QuietLinks`)."""
+"""Decides which links a server keeps: links of peers that the lead has announced (`PeerAdmission`),
+and a limited number of links whose handshake is not complete (`Strangers`). Links over which
+nothing arrives are reported to the lead (`QuietLinks`).
+"""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -1,9 +1,9 @@
-"""What a server does when routes change: it takes slices over, gives slices up and fetches copies.
+"""What a server does when routes change: it takes over slices, gives up slices, and fetches copies.
 
-*In a new routing epoch a server may become the primary of more slices, or of fewer. It keeps the
+*In a new routing epoch a server may become the primary of more or of fewer slices. It keeps the
 contents of its slices, reports to the lead which contributions they contain, and fetches the slices
-that it is to copy. The primary of a slice acknowledges, reports and publishes a step only when
-every replica has made the step too.*
+that it must copy. The primary of a slice acknowledges, reports and publishes a step only when every
+replica has made the step too.*
 """
 
 from collections.abc import Sequence

@@ -1,9 +1,9 @@
-"""Leases: which slot holds which version, and which readers still read it.
+"""Leases: which slot holds which version, and which readers are still reading it.
 
-*A version is leased from the pull until the reader has copied it, or until the reader's link
-closes. A fold writes in place if the current slot is not leased, otherwise into a spare slot.*
-Slots are numbers here. The runtime owns the memory behind them, and allocates a slot when an effect
-first names it.
+*A lease of a version begins with the pull. It ends when the reader has copied the version, or when
+its link closes. A fold writes into the current slot if that has no lease, otherwise into a spare
+slot.* In this module slots are numbers. The runtime owns their memory, and allocates a slot when an
+effect first names it.
 
 When slices move between servers, the slices that stay on a server keep their slots and leases.
 """
@@ -22,10 +22,10 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 class Versions:
-    """The slots of a policy with rounds, in which all slices are folded together.
+    """The slots of a job with rounds, in which all slices are folded together.
 
-    `rotating`: the updater is plain addition, which grows the next version beside the current one.
-    The slot of the next version is then chosen when a round opens, and not when it closes.
+    `rotating`: the updater is plain addition, which builds the next version in another slot than
+    the current one. That slot is then chosen when a round opens, and not when it closes.
     """
 
     def __init__(self, rotating: bool = False) -> None:
@@ -62,7 +62,8 @@ class Versions:
         return slot in self._readers
 
     def target(self) -> tuple[int, int]:
-        """Returns the slot to fold into, and the slot for the aggregate of the next round."""
+        """Choose two slots: the one to fold into, and the one for the aggregate of the next
+        round."""
         if self._rotating:
             return self._fill, self._free({self._fill, *self._read_by_replicas})
         if not self.leased(self.slot):

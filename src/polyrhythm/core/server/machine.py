@@ -1,8 +1,8 @@
-"""The server's machine. It holds slices, and follows the lead's orders: it has no barrier of its
-own.
+"""The server's machine. It holds slices and follows the lead's orders; only the lead decides when a
+round ends.
 
 The runtime adds and folds slices. The machine keeps track of versions and their readers, and
-reports to the lead. `modes` contains what depends on rounds; `failover` contains what happens when
+reports to the lead. `modes` contains what depends on rounds, and `failover` what happens when
 routes change.
 """
 

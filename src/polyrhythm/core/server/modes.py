@@ -1,10 +1,10 @@
-"""The two modes of a server: rounds, and folding on arrival. The policy chooses one for the whole
-job.
+"""The two modes of a server: with rounds, and with folding on arrival. The job's policy chooses one
+for the whole job.
 
 *With rounds, a server adds slices to aggregates, reports `Arrived`, and folds when the lead sends
-`Fold`; a late contribution goes into the next aggregate. On arrival, each slice is folded as it
-comes, and a `Fold` of the lead only names the members.* A mode decides when a contribution is
-acknowledged, which version a reader gets and when the reader's lease ends.
+`Fold`. A late contribution goes into the next aggregate. With folding on arrival, each slice is
+folded as it arrives, and a `Fold` of the lead only names the members.* A mode decides when a
+contribution is acknowledged, which version a reader gets, and when the reader's lease ends.
 """
 
 from collections.abc import Callable, Iterable

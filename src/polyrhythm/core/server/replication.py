@@ -9,8 +9,8 @@ from polyrhythm.errors import InvariantBroken
 from polyrhythm.wire.messages import Place, Route, Row
 
 Step = tuple[int, int, int]
-"""(worker, incarnation, sequence) of a contribution. For a fold: no worker, and the round as the
-sequence."""
+"""A contribution as (worker, incarnation, sequence). A fold has no worker, and its round in place
+of the sequence."""
 _FOLD = (-1, 0)
 _NOTHING = (0, 0)
 
@@ -20,16 +20,18 @@ def fold_step(round_: int) -> Step:
 
 
 class Replication:
-    """*A primary acknowledges a step only after every replica in its routing epoch has confirmed
-    it. Only the lead can take a replica out of that set, with a new epoch.* A step is a fold or,
+    """The steps that this primary has made and that its replicas have not all confirmed.
+
+    *A primary acknowledges a step only after every replica in its routing epoch has confirmed it.
+    Only the lead can remove a replica from that set, with a new epoch.* A step is a fold or,
     without rounds, a contribution. A confirmation covers all slices that the peer copies from this
     primary, and every earlier step.
 
-    *The primary begins to wait for the confirmations of a learner when the learner has the state
-    that it fetched. Once the learner also has the steps that were made before that moment, it has
-    everything that can have been acknowledged.* A peer may be a replica of some slices and a
-    learner of others. Until it has the state of the others, its confirmations cover only the slices
-    of which it is a replica.
+    *When a learner has the state that it fetched, the primary begins to wait for its confirmations.
+    Once the learner also has the steps that were made before that moment, it has everything that
+    can have been acknowledged.* A peer may be a replica of some slices and a learner of others.
+    Until it has the state of the others, its confirmations cover only the slices of which it is a
+    replica.
     """
 
     def __init__(self) -> None:

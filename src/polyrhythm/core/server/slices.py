@@ -1,20 +1,21 @@
-"""The rules of the slices that a server holds, as their primary or as a copy.
+"""The rules for the slices that a server holds, either as their primary or as a copy.
 
-*Per slice and worker a server keeps one row, the ledger: the last sequence that was added. One row is
-enough, because a worker sends its contributions in order. Contributions of incarnations that are
-not in the view are refused.* The rows are copied together with the slice, so a replica that is
-promoted knows which contributions its slices contain. *A replica makes a step only if the step comes
-from the slice's primary and directly follows the last step that the replica made.*
+*For each slice and worker, a server keeps one row in the ledger: the sequence of the last
+contribution that was added. One row is enough, because a worker sends its contributions in order.
+Contributions of incarnations that are not in the view are refused.* The rows are copied together
+with the slice, so a replica that is promoted knows which contributions its slices contain. *A
+replica makes a step only if it comes from the slice's primary and directly follows the last step
+that the replica made.*
 
-A node asks twice: before it touches the memory of a slice (`judge...`), and when it has changed that
-memory (`add`, `seeded`, `copied`, `adopted`). The second call records what the slice contains now,
-and returns the event for the server's machine, if there is one. All state of a slice is in its
-`HeldSlice`, so one slice can change while others are in use.
+A node calls this module twice: before it touches the memory of a slice (`judge...`), and after it
+has changed the memory (`add`, `seeded`, `copied`, `adopted`). The second call records what the
+slice contains now, and returns the event for the server's machine, if there is one. The whole state
+of a slice is in its `HeldSlice`, so one slice can change while others are in use.
 
-Nothing here has a lock. The runtime calls every method under one lock, and holds the lock of a slice
-from the judgement until the change is recorded. *The members and the routes may change in between,
-as long as this server stays the primary, or a copy, of the slice: a change of this role takes the
-slice's lock.*
+This module has no locks. The runtime calls every method under one lock. It also holds the lock of a
+slice from the judgement until the change is recorded. *Members and routes may change in between, as
+long as the server's role for the slice (primary or copy) stays the same, because a change of the
+role takes the slice's lock.*
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -52,28 +53,30 @@ Held = TypeVar("Held", bound="HeldSlice")
 
 
 class Verdict(Enum):
-    """What happens to something that a peer has sent for a slice, and why."""
+    """The decision about something that a peer has sent for a slice, with the reason."""
 
     NEW = "new"
-    """Take it."""
+    """The server takes it."""
     REPEATED = "repeated"
     """The slice contains it already."""
     STRANGER = "stranger"
     """The sender is not a member in this incarnation, or not the primary of the slice."""
     MOVED = "moved"
-    """It belongs to other routes than this server's."""
+    """It belongs to other routes than those of this server."""
     FROZEN = "frozen"
     """The parameters are final."""
     GAP = "gap"
-    """A step before it is missing."""
+    """An earlier step is missing."""
     NOT_HELD = "not-held"
-    """The sender knows the routes, and this server does not hold the slice: refuse it."""
+    """The sender knows the routes, but this server does not hold the slice, so the server refuses
+    it."""
     OPENED = "opened"
-    """Training has begun, so the initial parameters must not be overwritten: refuse it."""
+    """Training has begun, so initial parameters must not overwrite the slice, and the server
+    refuses them."""
 
 
 def refusal_of(verdict: Verdict, message: Contribution | Seed) -> str | None:
-    """Why the link of the sender must end; None if the message is only ignored, or is taken."""
+    """Why the link of the sender must end; None if the message is taken, or only ignored."""
     if verdict is Verdict.NOT_HELD:
         return f"the peer sent slice {message.slice}, which is not held here"
     if verdict is Verdict.OPENED:
@@ -99,15 +102,14 @@ class HeldSlice:
     def __init__(
         self, slice_: int, route: Route, server: int, routing: int, *, fresh: bool
     ) -> None:
-        """`fresh`: all holders of the slice begin with the same initial parameters, which a worker
-        sends."""
+        """`fresh`: a worker sends the initial parameters of the slice to all of its holders."""
         self.slice = slice_
         self.route = route
         self.is_primary = route.primary == server
         self.is_seeded = not fresh
         """Whether the slice needs no initial parameters, or has them."""
         self.is_current = fresh
-        """For a copy: whether it has everything that the present primary has sent."""
+        """For a copy: whether it has everything that the present primary has sent so far."""
         self.copied_since = routing
         """For a copy: the epoch in which this server began to copy from the present primary."""
         self.copy_targets = set(route.replicas) if fresh and self.is_primary else set[int]()
@@ -193,8 +195,8 @@ class RoundsSlice(HeldSlice):
         self.make_step(round_)
 
     def has_all(self, members: Mapping[int, int]) -> bool:
-        """Whether every member has added a contribution since the last fold. `members`: per worker,
-        its incarnation."""
+        """Whether every member has added a contribution since the last fold. `members` gives the
+        incarnation of each worker."""
         folded, rows = self._folded, self.rows
         if folded is None or not members:
             return False
@@ -209,7 +211,7 @@ class RoundsSlice(HeldSlice):
         return _as_tuple(self.rows if self._folded is None else self._folded)
 
     def _change_role(self) -> None:
-        """Contributions that were not folded are discarded if the slice gets another primary."""
+        """Discard contributions that were not folded, because the slice gets another primary."""
         super()._change_role()
         if self._folded is None:
             self._folded = dict(self.rows)
@@ -250,11 +252,11 @@ class HeldSlices(Generic[Held]):
         *,
         fresh: bool = True,
     ) -> None:
-        """`fresh`: the slices have no values yet, and their holders will get the initial parameters.
-        Otherwise this server must fetch its slices."""
+        """`fresh`: the slices have no values yet, and their holders will get the initial parameters
+        from a worker. Otherwise this server must fetch its slices."""
         self.routing = routing
         self.round = 1
-        """The round in which a contribution counts that is complete now."""
+        """The round in which a contribution counts if it becomes complete now."""
         self.opened = False
         """Whether the lead has named the members. The lead names them only when every server has
         all initial parameters."""
@@ -262,10 +264,10 @@ class HeldSlices(Generic[Held]):
         self._frozen = False
         self._members: dict[int, int] = {}
         self._partial: dict[tuple[int, int, int], int] = {}
-        """Per incomplete contribution, how many of its slices have come."""
+        """Per incomplete contribution, how many of its slices have arrived."""
         self._rerouted = not fresh
-        """Whether slices may have come from other servers, with contributions that are not counted in
-        `_partial`."""
+        """Whether slices may have come from other servers together with contributions that
+        `_partial` does not count."""
         self._held = {
             slice_: self._slice_type(slice_, route, server, routing, fresh=fresh)
             for slice_, route in _kept_by(server, routes).items()
@@ -313,8 +315,8 @@ class HeldSlices(Generic[Held]):
     # -- members -------------------------------------------------------------------------------
 
     def enlist(self, members: Iterable[MemberSpec]) -> None:
-        """Set the members of the lead's view. Rows of workers that left stay: a primary may still
-        have to find out whether a replica has their contributions."""
+        """Set the members of the lead's view. The rows of workers that left are kept, because a
+        primary may still have to find out whether a replica has their contributions."""
         now = self._members = {member.worker: member.incarnation for member in members}
         self.opened = self.opened or bool(now)
         self._partial = {key: of for key, of in self._partial.items() if now.get(key[0]) == key[1]}
@@ -331,9 +333,9 @@ class HeldSlices(Generic[Held]):
     # -- contributions -------------------------------------------------------------------------
 
     def judge(self, message: Contribution) -> Verdict:
-        """Whether to add a slice of a contribution. A stranger was evicted, or is not admitted yet,
-        and the lead tells it so; a worker that sends a slice that has moved does not know the new
-        routes yet."""
+        """Decide whether to add a slice of a contribution. A sender that is no member was evicted,
+        or is not admitted yet; the lead will tell it. A worker that sends a slice that has moved
+        does not know the new routes yet."""
         held = self._held.get(message.slice)
         if held is None or not held.is_primary:
             return Verdict.NOT_HELD if message.routing >= self.routing else Verdict.MOVED
@@ -348,9 +350,9 @@ class HeldSlices(Generic[Held]):
         return Verdict.NEW
 
     def add(self, message: Contribution) -> Contributed | None:
-        """Record that a slice with the verdict NEW was added. Returns the event that reports the
-        contribution, if it is in every slice of which this server is the primary. *A contribution
-        counts in the round in which its last slice was added.*"""
+        """Record that a slice with the verdict NEW was added. If the contribution is now in every
+        slice of which this server is the primary, returns the event that reports it. *A
+        contribution counts in the round in which its last slice was added.*"""
         whose = message.worker, message.incarnation, message.sequence
         self._held[message.slice].rows[message.worker] = whose[1:]
         if len(self.mine) > 1:
@@ -363,8 +365,9 @@ class HeldSlices(Generic[Held]):
         return Contributed(*whose, self.round, message.pull, message.pulled, version)
 
     def _begin(self, whose: tuple[int, int, int]) -> int:
-        """Begin to count the slices of a contribution, one of which has been added. Returns how
-        many other slices have the contribution, because they had it when the routes changed."""
+        """Begin to count the slices of a contribution, one of which was added. Returns how many
+        other slices already contain the contribution, because they contained it when the routes
+        changed."""
         if len(self._partial) >= MOST_PARTIAL:
             self._make_room(whose[0])
         if not self._rerouted:
@@ -414,7 +417,7 @@ class HeldSlices(Generic[Held]):
         )
 
     def reroute(self, routes: Sequence[Route], routing: int) -> Rerouted:
-        """Set the routes. Returns the event that says what the slices contain."""
+        """Set the routes. Returns the event that reports what the slices contain."""
         before, self._held = self._held, {}
         for slice_, route in _kept_by(self._server, routes).items():
             held = before.get(slice_)
@@ -453,8 +456,8 @@ class HeldSlices(Generic[Held]):
         live: tuple[Row, ...] = (),
         differences: tuple[Row, ...] = (),
     ) -> tuple[Copy, list[int]]:
-        """The message about the step that a fold has made in a slice, and the servers that must make
-        it too. `live`, `differences`: see `Copy`."""
+        """The message about the step that a fold has made in a slice, and the servers that must
+        make the step too. `live`, `differences`: see `Copy`."""
         held = self._held[slice_]
         copy = Copy(
             routing=self.routing,
@@ -473,10 +476,10 @@ class HeldSlices(Generic[Held]):
         return [slice_ for slice_ in slices if self._held[slice_].copy_targets]
 
     def teach(self, peer: int, theirs: Stamp, slices: int, routing: int) -> State:
-        """The head of the state of a slice for `peer`, which from now on also gets every step of the
-        slice. It has 0 `parts` if the stamp `theirs` shows that the copy of `peer` equals the slice.
-        A copy without any step never counts as equal: it may lack the initial parameters. `slices`:
-        how many slices `peer` asked for."""
+        """Build the head of the message with the state of a slice for `peer`. From now on, `peer`
+        also gets every step of the slice. The message has 0 `parts` if the stamp `theirs` shows
+        that the copy of `peer` equals the slice. A copy without any step never counts as equal,
+        because it may lack the initial parameters. `slices`: how many slices `peer` asked for."""
         held = self._held[theirs.slice]
         held.copy_targets.add(peer)
         same = held.stamp.number > 0 and held.stamp == theirs
@@ -491,14 +494,16 @@ class HeldSlices(Generic[Held]):
         )
 
     def taught(self, asked: Iterable[Stamp]) -> list[Stamp]:
-        """Those of the stamps that a peer asks with whose slices this server can send."""
+        """The stamps in a request of a peer that are about slices whose state this server can
+        send."""
         mine = set(self.mine)
         return [stamp for stamp in asked if stamp.slice in mine]
 
     # -- as a copy -----------------------------------------------------------------------------
 
     def fetch(self, slices: Iterable[int], routing: int) -> Fetch:
-        """The request for the states of these slices, with the stamps of the copies that are here."""
+        """Build the request for the states of these slices, with the stamps of this server's
+        copies."""
         stamps = (self.stamp(slice_) for slice_ in slices)
         return Fetch(routing=routing, server=self._server, held=tuple(stamps))
 
@@ -508,22 +513,23 @@ class HeldSlices(Generic[Held]):
         return Stamp(slice_, 0, 0) if held is None else held.stamp
 
     def judge_step(self, copy: Copy) -> Verdict:
-        """Whether to make a step that a server has sent. So no step is made twice, no step is left
-        out, and only the primary's steps are made."""
+        """Decide whether to make a step that a server has sent. So no step is made twice, no step
+        is left out, and only steps of the slice's primary are made."""
         held = self._held.get(copy.slice)
         if held is None or not held.is_copied_from(copy.server):
             return Verdict.STRANGER
         if not held.is_current:
-            return Verdict.MOVED  # its state has not come since the slice got this primary
+            return Verdict.MOVED  # since the slice got this primary, its state has not arrived
         if copy.stamp.number == held.stamp.number + 1:
             return Verdict.NEW
         return Verdict.REPEATED if copy.stamp.number <= held.stamp.number else Verdict.GAP
 
     def copied(self, copy: Copy, verdict: Verdict) -> StepCopied | None:
-        """Record a step of the primary. `verdict`: what `judge_step` returned; the step was made if
-        it is new. Returns the event that reports the step, if it is in all slices that are copied
-        from its primary. *A step that was made is recorded even if the slice has got another
-        primary meanwhile: the stamp then shows the new primary that the two slices differ.*"""
+        """Record a step of the primary. `verdict` is what `judge_step` has returned; the step was
+        made if it is NEW. If the step is now in all slices that are copied from this primary,
+        returns the event that reports it. *A step that was made is recorded even if the slice has
+        got another primary meanwhile. The stamp then shows the new primary that the two slices
+        differ.*"""
         if verdict not in (Verdict.NEW, Verdict.REPEATED, Verdict.GAP):
             return None
         if verdict is Verdict.NEW and (held := self._held.get(copy.slice)) is not None:
@@ -534,17 +540,18 @@ class HeldSlices(Generic[Held]):
         return StepCopied(copy.server, (step,)) if made else None
 
     def judge_state(self, state: State) -> Verdict:
-        """Whether the state of a slice is still wanted that this server has asked for. It is not if
-        this server has begun to copy the slice from another primary since then."""
+        """Whether this server still needs the state of a slice that it has requested. It does not
+        if it has begun to copy the slice from another primary since then."""
         held = self._held.get(state.slice)
         if held is None or held.route.primary != state.server:
             return Verdict.STRANGER
         return Verdict.NEW if state.routing >= held.copied_since else Verdict.MOVED
 
     def adopted(self, state: State, verdict: Verdict) -> StateAdopted | None:
-        """Record the state of a slice that was judged so, and is in the slice now if it was wanted.
-        Returns the event that reports it, if all copies of this primary's slices are current. *The
-        copy is current only if its primary has not changed while it was written.*"""
+        """Record the state of a slice after `judge_state`; if the state was needed, it is in the
+        slice now. If all copies of this primary's slices are current, returns the event that
+        reports that. *The copy is current only if its primary has not changed while the state was
+        written.*"""
         if verdict is Verdict.NEW and (held := self._held.get(state.slice)) is not None:
             held.rows = {}
             held.follow(state.stamp, state.rows)
@@ -558,8 +565,8 @@ class HeldSlices(Generic[Held]):
         return [held for held in self._held.values() if held.is_copied_from(primary)]
 
     def _reliable(self, primary: int) -> list[Held]:
-        """The slices that are copied from `primary`, except those whose state is still being
-        fetched; empty if this server's copy of one of them is not current."""
+        """The slices that are copied from `primary`, without those whose state is still being
+        fetched. Empty if the copy of one of them is not current."""
         copies = [
             held
             for held in self._copies_from(primary)
@@ -589,11 +596,11 @@ class RoundsSlices(HeldSlices[RoundsSlice]):
     _torn = 0
 
     def fold(self, round_: int, named: Iterable[Row] | None = None) -> tuple[int, ...]:
-        """Record that round `round_` is folded; contributions that come later count in the next
-        round. Returns the slices that make the step. *A slice is not folded again if its former
-        primary has folded this round already: it is only carried over to the new version.* `named`:
-        the last contribution of each member that the fold contains; None if the fold contains all
-        contributions that have come."""
+        """Record that round `round_` is folded. Contributions that arrive later count in the next
+        round. Returns the slices that make the step. *If the former primary of a slice has folded
+        this round already, the slice is not folded again, but only carried over to the new
+        version.* `named`: the last contribution of each member that the fold contains; None if the
+        fold contains all contributions that have arrived."""
         self.round = round_ + 1
         self._torn = len(self._partial) if named is None else 0
         last = None if named is None else {(r.worker, r.incarnation): r.sequence for r in named}
@@ -603,11 +610,12 @@ class RoundsSlices(HeldSlices[RoundsSlice]):
         return behind
 
     def is_summed(self, slice_: int) -> bool:
-        """With `--optimizer-on workers`: whether the sum of a slice may be sent before the lead orders
-        the fold. *It may when every member has added its contribution of the open round: nothing can
-        be added to it any more, because a member contributes once to a round, and new members are
-        named by a fold.* A member that dies afterwards is in this slice and perhaps not in others, as
-        always; every worker gets the same sum of each slice."""
+        """With `--optimizer-on workers`: whether the sum of a slice may be sent before the lead
+        orders the fold. *It may be sent when every member has added its contribution of the open
+        round. After that the sum cannot change: a member contributes once per round, and only a
+        fold names new members.* If a member dies afterwards, its contribution may be in this slice
+        and not in others. That is always possible, and every worker still gets the same sum of each
+        slice."""
         held = self._held[slice_]
         return held.is_primary and held.has_all(self._members)
 
@@ -616,8 +624,8 @@ class RoundsSlices(HeldSlices[RoundsSlice]):
         return self._torn
 
     def _set_round(self) -> None:
-        """If some slices are rounds behind, contributions count in the round of the slice that is
-        furthest ahead."""
+        """If some slices are rounds behind others, contributions count in the round of the slice
+        that is furthest ahead."""
         self.round = 1 + max((held.stamp.number for held in self._primaries), default=0)
 
 
@@ -627,8 +635,9 @@ class OnArrivalSlices(HeldSlices[HeldSlice]):
     _slice_type = HeldSlice
 
     def step_of(self, message: Contribution, step: SliceStep) -> tuple[Copy, list[int]] | None:
-        """Make the message about the next step of a slice, which folds this contribution. Returns
-        it with the servers that must make the step too; None if there are none."""
+        """Make the message about the next step of a slice, which folds this contribution.
+        Returns the message and the servers that must make the step too; None if there are no
+        such servers."""
         held = self._held[message.slice]
         stamp = held.make_step(held.stamp.number + 1)
         if not held.copy_targets:
@@ -654,8 +663,8 @@ def _as_tuple(rows: Rows) -> tuple[Row, ...]:
 
 
 def _limited(rows: Rows, last: Mapping[tuple[int, int], int] | None) -> Rows:
-    """A copy of the rows that leaves out contributions after the last one that is folded. The rows
-    of workers that left are kept."""
+    """A copy of the rows, without contributions after the last one that is folded. The rows of
+    workers that left are kept."""
     if last is None:
         return dict(rows)
     return {

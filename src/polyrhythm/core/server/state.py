@@ -16,12 +16,12 @@ from polyrhythm.wire.messages import MemberSpec, Place
 
 
 class RoutingEpoch:
-    """The routing epoch of a server, and the epoch that it changes to.
+    """The routing epoch of a server, and the epoch that it is changing to.
 
-    *A change has three steps: the lead sends the server new routes; the server adds and removes
-    slices as these routes say; the server reports that it follows the new routes. If further routes
-    come before the second step is complete, an epoch is skipped. Other servers may have applied the
-    skipped epoch, and may have sent fetches and confirmations in it.*
+    *A change has three steps: the lead sends new routes to the server; the server adds and removes
+    slices as these routes say; the server reports that it follows them. If the lead sends further
+    routes before the second step is complete, the server skips an epoch. Other servers may have
+    applied the skipped epoch, and may have sent requests and confirmations in it.*
     """
 
     def __init__(self) -> None:

@@ -1,13 +1,14 @@
-"""Calculates the step of each fold once: the primary applies it, and its replicas apply the same
+"""Calculates the step of each fold once. The primary applies it, and its replicas apply the same
 values.
 
-Without rounds each contribution is a step of its own. With P members, P contributions count as one
-round: the learning rate of each is scaled, in a way that depends on the optimizer (`stepping.py`),
-and momentum decays once per round and not once per contribution (`--async-momentum contribution`
-turns that off). With an outer optimizer the learning rate of a step is the one in `--outer`, and not
-that of the workers. *The inputs of a step are read here, once per step. Otherwise the view could
-change while a step is on its way to the replicas, and the primary would make a different step than
-they do.*
+Without rounds, each contribution is a separate step. With P members, P contributions count as one
+round. So the learning rate of each step is scaled, in a way that depends on the optimizer
+(`power_for`), and momentum decays once per round and not once per contribution (`--async-momentum
+contribution` turns that off). With an outer optimizer, the learning rate of a step is the one in
+`--outer`, and not that of the workers.
+
+*The inputs of a step are read here, once per step. Otherwise the view could change while a step is
+on its way to the replicas, and the primary would make a different step than they do.*
 """
 
 from polyrhythm.core.kinds import outer_rate, steps_on_servers
@@ -77,10 +78,10 @@ class Stepping:
         share: float = 1.0,
         group: int | None = None,
     ) -> SliceStep:
-        """The step that folds an aggregate of this weight. `rate` and `clock`: those of the
-        contribution with the highest clock; `rate` is None if there is no contribution. `share`:
-        the fraction of a full step that the lead has ordered for the round. `group`: the parameter
-        group of the slice."""
+        """Calculate the step that folds an aggregate of this weight. `rate` and `clock` belong to
+        the contribution with the highest clock; `rate` is None if there is no contribution. `share`
+        is the fraction of a full step that the lead has ordered for the round. `group` is the
+        parameter group of the slice."""
         members = self._members
         scale = share
         if not self._rounds:

@@ -1,8 +1,8 @@
-"""How many threads a server uses, by the number of bytes that it works on.
+"""Chooses how many threads a server uses, by the number of bytes that it works on.
 
-A team of threads has to be woken and waited for. That takes as long as one thread needs for some
-hundred kilobytes, and longer if workers use the cores. *So a thread is added only if it gets enough
-bytes, and never more than the user, the launcher or the system allows.* Decision 026 has the
+Waking several threads and waiting for them takes as long as one thread needs for some hundred
+kilobytes, and longer if workers use the cores. *So a thread is added only if it gets enough bytes,
+and never more threads than the user, the launcher or the system allows.* Decision 026 has the
 measurements.
 """
 

@@ -1,12 +1,12 @@
-"""Kind statistics: the rows of a slice. A worker's row is the sum of what its points have added,
-and a contribution is a *difference*: by how much this sum changes.
+"""Kind statistics: the rows of a slice. A worker's row is the sum of what its points have added. A
+contribution is a *difference*: the change of this sum.
 
 *A difference waits beside its row until a fold names its worker with the same sequence or a higher
-one. A fold also names every row that stays: a row that it does not name is deleted. So a row is
-changed and deleted in the same version on every server, even if different contributions have
-arrived there.* A replica makes the same changes in the same order, so its rows have the same bits.
+one. A fold names every row that is kept; a row that it does not name is deleted. So all servers
+change and delete a row in the same version, even if different contributions have arrived at them.*
+A replica makes the same changes in the same order, so its rows have the same bits.
 
-The values are of any type: tensors on a server, tuples of numbers in the simulator.
+The values can have any type: tensors on a server, tuples of numbers in the simulator.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -39,8 +39,8 @@ class WaitingContributions(Generic[Value]):
         return len(self._values)
 
     def hold(self, row: Row, value: Value) -> None:
-        """Keep a contribution that has arrived. `row`: its worker and its sequence. The
-        contribution is dropped if too many contributions of this worker wait."""
+        """Keep a contribution that has arrived, unless too many contributions of its worker are
+        waiting. `row` gives the worker and the sequence."""
         key = key_of(row)
         if sum(key_of(each) == key for each in self._values) < MOST_WAITING:
             self._values[row] = value

@@ -88,7 +88,7 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
     wake_at: int | None
     reason: Reason
     pause: bool = False
-    """Whether all workers must contribute the points that they have visited so far."""
+    """Whether all workers must contribute now the points that they have visited so far."""
     change: Reason | None = None
     """A parameter that the policy has changed by itself, such as its interval, to be written to the
     journal."""

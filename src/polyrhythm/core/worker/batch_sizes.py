@@ -1,5 +1,7 @@
-"""The sizes of batches where the policy chooses them: those of micro-batches under FSP, whose
-rounds end by the clock, and the sizes that a training loop uses."""
+"""Chooses the size of a batch where the policy leaves that to the worker. Under FSP, rounds end by
+the clock, and `MicroBatch` chooses the size of micro-batches. `UsedSizes` learns which sizes the
+user's training loop accepts.
+"""
 
 import math
 
@@ -7,34 +9,38 @@ _AIM_NS = 8_000_000
 _FIRST = 8
 """The number of points in a micro-batch while no micro-batch has been measured."""
 _MEMORY = 0.9
-"""The factor by which the weight of all earlier measurements shrinks when a new one is added."""
+"""When a measurement is added, the weight of all earlier ones is multiplied by this factor."""
 _START, _START_OF_SHORTEST = 0.25, 0.5
-"""The start of a micro-batch may take at most this share of the micro-batch's time. The second,
-larger share holds for the shortest micro-batch."""
+"""The start of a micro-batch may take at most this share of the micro-batch's time. The second
+number, which is larger, holds for the shortest micro-batch."""
 _VARIED = 0.2
 """Micro-batches are alternately larger and smaller than planned by this share, so that the fit can
 separate the cost of the start from the cost of the points."""
 _ALIKE = 0.003
 _HICCUP = 3.0
-"""A measured time counts as at most this many times the expected time. A longer one shows that the
+"""A measured time counts as at most this many times the expected time. A longer time means that the
 host was busy with other work."""
 
 
 class MicroBatch:
-    """*A worker stops at the end of a micro-batch. In the FSP paper it stops after any data point;
-    a micro-batch is larger, so that vector instructions can be used. Its size is chosen so that it
-    takes a few milliseconds. The rest of the interval is divided into micro-batches of equal
-    length, so that the last one ends with the interval.* A micro-batch has at most as many points
-    as the user's batch. With kind local, every micro-batch is a step of the user's optimizer, whose
-    learning rate was chosen for the user's batch. So with kind local (`whole`) a micro-batch is as
-    large as the user's batch, or as near to that size as an equal division of the interval allows.
+    """Chooses the sizes of micro-batches from measured times.
+
+    *A worker can stop only at the end of a micro-batch. In the FSP paper it stops after any data
+    point, but larger micro-batches can use vector instructions. A micro-batch should take a few
+    milliseconds. The rest of the interval is divided into equal micro-batches, so that the last one
+    ends with the interval.*
+
+    A micro-batch has at most as many points as the user's batch. With kind local, every micro-batch
+    is a step of the user's optimizer, whose learning rate was chosen for the user's batch. So with
+    kind local (`whole`) a micro-batch is as near to the size of the user's batch as an equal
+    division of the interval allows.
 
     The time of a micro-batch is modelled as `start + points * point`, fitted to the measured times.
-    A model without `start` would fail for a slow worker with small micro-batches: it would count
-    the start as the cost of points and choose ever smaller micro-batches, down to one point. If
-    `start` is large, a micro-batch takes longer than a few milliseconds, so that its start is at
-    most a quarter of its time. The first micro-batch takes many times as long as any other and is
-    not counted.
+    Without `start`, the model would fail for a slow worker with small micro-batches: it would take
+    the cost of the start for a cost of points, and choose ever smaller micro-batches, down to one
+    point. If `start` is large, a micro-batch takes longer than a few milliseconds, so that its
+    start is at most a quarter of its time. The first micro-batch takes many times as long as any
+    other and is not counted.
     """
 
     def __init__(self, most: int, least: int = 1, *, whole: bool = False) -> None:
@@ -52,7 +58,7 @@ class MicroBatch:
         self._warm = False
 
     def at_least(self, points: int) -> None:
-        """From now on, no micro-batch has fewer points than this. A later call replaces the
+        """From now on, plan no micro-batch with fewer points than this. A later call replaces the
         number."""
         self._least = max(self._allowed, points)
 
@@ -64,9 +70,9 @@ class MicroBatch:
 
     @property
     def shortest_ns(self) -> int:
-        """The time of the shortest micro-batch whose start takes no more than the allowed share of
-        its time. Half of the user's batch is always allowed, and no micro-batch has fewer than
-        `least` points. 0 if unknown."""
+        """The time of the shortest micro-batch that may be made: its start takes no more than the
+        allowed share of its time, and it has at least `least` points. Half of the user's batch is
+        always allowed. 0 if the time is unknown."""
         if not self._weight:
             return 0
         points = min(self.most / 2, self._efficient(_START_OF_SHORTEST))
@@ -85,8 +91,8 @@ class MicroBatch:
         return self._bounded(points)
 
     def divide(self, left_ns: int) -> tuple[int, int]:
-        """The number of equal micro-batches into which the rest of the interval is divided, and the
-        points of each."""
+        """How many equal micro-batches fit into the rest of the interval, and the number of points
+        of each."""
         parts, points = self._divide(left_ns)
         return parts, self._bounded(points)
 
@@ -211,7 +217,7 @@ class UsedSizes:
         return self._smallest_used if self._smallest_used > self._largest_dropped > 0 else 0
 
     def warns(self) -> bool:
-        """Whether to warn now that the loop drops many points. There is one warning."""
+        """Whether to warn now that the loop drops many points. A loop is warned only once."""
         enough = _ENOUGH if self._smallest_used else _NONE_USED
         many = self._batches >= enough and self.dropped_points > MANY * self.points
         if self._warned or not many:

@@ -1,7 +1,7 @@
-"""When a worker contributes, and how many points each of its steps has.
+"""Decides when a worker contributes, and how many points each of its steps has.
 
-The user's loop (`learn/exchange`) and the simulated loop (`sim/worker/loop`) ask the same object. There
-is one class for each of the four ways in which policies end the work of a round:
+The user's loop (`learn/exchange`) and the simulated loop (`sim/worker/loop`) use the same classes.
+There is one class for each of the four ways in which policies end the work of a round:
 
 | cadence      | policies                   | a worker contributes                              |
 |--------------|----------------------------|---------------------------------------------------|
@@ -11,8 +11,8 @@ is one class for each of the four ways in which policies end the work of a round
 | ByPoints     | bspb, bspv, bspg           | after the points that the lead asked for          |
 | ByClock      | fsp                        | when its interval is over, or its lease visited   |
 
-*Under every policy a worker that was told to leave contributes at once. So does a worker whose
-contribution the lead asks for, unless its last contribution is still in flight.*
+*Under every policy, a worker that was told to leave contributes at once. So does a worker whose
+contribution the lead requests, unless its last contribution is still in flight.*
 """
 
 from enum import Enum
@@ -34,7 +34,7 @@ class Due(Enum):
     NO = "no"
     YES = "yes"
     PASSED_ALL = "passed all"
-    """The worker contributes, and asks the lead to end the round: it has visited its whole
+    """The worker contributes, and asks the lead to end the round, because it has visited its whole
     lease."""
 
 
@@ -75,8 +75,8 @@ class Cadence(Protocol):
         """The number of points of the next step."""
 
     def is_still_usable(self, points: int, standing: Standing, terms: Resume) -> bool:
-        """Whether a batch that was planned with this many points, and loaded ahead, may be the next
-        one."""
+        """Whether a batch that was planned earlier with this many points, and already loaded, may
+        still be used next."""
 
     def takes_ns(self, points: float) -> float:
         """How long a step of this many points takes; 0 if the cadence does not depend on time."""
@@ -85,8 +85,8 @@ class Cadence(Protocol):
         """The next steps, as long as no message changes the plan."""
 
     def due_in_ns(self, left_ns: int) -> int | None:
-        """In how many nanoseconds the worker becomes due. The worker contributes after the first
-        step that ends at that time or later. None if the decision does not depend on time."""
+        """In how many nanoseconds the worker will be due: it contributes after the first step that
+        ends at that time or later. None if the decision does not depend on time."""
 
     def looks(self, *, in_flight: bool) -> bool:
         """Whether the worker reads its links between two steps."""
@@ -102,13 +102,13 @@ class Cadence(Protocol):
         """The fraction of a full step that a local step over this many points makes."""
 
     def micro_batch(self) -> tuple[int, int]:
-        """Values for the lead: the points of the user's batch, and the duration of the shortest
-        micro-batch; (0, 0) if there are no micro-batches."""
+        """Two values for the lead: the number of points of the user's batch, and the duration of
+        the shortest micro-batch. (0, 0) if there are no micro-batches."""
 
 
 def decide(cadence: Cadence, standing: Standing, terms: Resume, asked: bool, called: bool) -> Due:
-    """Whether a worker contributes now, after a step that has just ended. `asked`: it was told to
-    leave. `called`: the lead wants its contribution."""
+    """Decide whether a worker contributes after the step that has just ended. `asked`: the worker
+    was told to leave. `called`: the lead requests its contribution."""
     if asked or (called and not standing.in_flight):
         return Due.YES
     return cadence.due(standing, terms)
@@ -134,7 +134,7 @@ def missing(standing: Standing, terms: Resume) -> float:
 
 
 class _Untimed:
-    """The methods that all cadences without a clock have in common."""
+    """The base of all cadences that do not depend on time."""
 
     __slots__ = ("_batch", "_least")
 

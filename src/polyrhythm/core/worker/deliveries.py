@@ -1,6 +1,7 @@
-"""The decisions of a worker that sends or receives the points of chunks: how many points a part has,
+"""The rules for a worker that sends or receives the points of chunks: how many points one part has,
 how many bytes may wait in a link, how long sending may delay training, whether a chunk fits into
-memory, and whether points may leave this worker at all."""
+memory, and whether points may leave this worker at all.
+"""
 
 from polyrhythm.wire.messages.reasons import Reason
 
@@ -30,9 +31,9 @@ def part_points(left: int, point_nbytes: float | None) -> int:
 
 
 def may_send_more(spent_ns: int, since_ns: int) -> bool:
-    """Whether the worker may read another part now, between two batches. `spent_ns`: how long it has
-    read parts in this break. `since_ns`: the time since the last break. One part may always be
-    read."""
+    """Whether the worker may read another part now, between two batches. `spent_ns`: how long it
+    has already read parts between these two batches. `since_ns`: the time since it last stopped to
+    read parts. One part may always be read."""
     return spent_ns == 0 or spent_ns < _SHARE * since_ns
 
 

@@ -117,10 +117,10 @@ class Entry:
             self._training.resume_if_whole(now_ns)
 
     def _missing(self, routes: tuple[m.Route, ...]) -> Missing:
-        """What may not arrive now that the worker follows these routes."""
+        """What may fail to arrive when the worker begins to follow these routes."""
         joining, landing = self._state.joining, self._state.mode.landing
-        # a server that was drained had no slice in the routes before, so only a version that is not
-        # whole yet can lack something of it
+        # a server that was drained had no slice in the previous routes, so only a version that is
+        # still incomplete can lack something from it
         lacks = joining.broken or (joining.lost and not landing.whole)
         if not lacks and not landing.leads_elsewhere(routes):
             return Missing.NOTHING

@@ -1,14 +1,16 @@
-"""Lets learning-rate schedules follow the steps of the job instead of the steps of one worker's
+"""Makes learning-rate schedules follow the steps of the job instead of the steps of one worker's
 loop.
 
 *A step of the job is one whole batch of each of the workers with which the job began
-(`--workers`).* Under `bsp` this is a round, and the training loop of a worker makes one step in it.
-Under other policies the loop of a fast worker makes more steps and that of a slow worker fewer,
-under `fsp` the steps are parts of a batch, and the loop of a worker that joined late has made none.
-The lead counts the steps of the job and tells the workers. In a training loop that calls
+(`--workers`).* Under `bsp` this is one round, in which the training loop of each worker makes one
+step. Under other policies the two differ: the loop of a fast worker makes more steps than that of a
+slow worker, under `fsp` a step is a part of a batch, and the loop of a worker that joined late has
+missed steps.
+
+The lead counts the steps of the job and tells the workers. If a training loop calls
 `scheduler.step()` after every step, each call steps the scheduler until it has made as many steps
-as the job: not at all, once or several times. So the rate is the same on all workers, and under
-every policy, after equally many passes (docs/decisions/111).
+as the job. That may be none, one or several. So after equally many passes the learning rate is the
+same on all workers and under every policy (docs/decisions/111).
 """
 
 from math import floor, inf
@@ -17,8 +19,8 @@ _EPSILON = 1e-6
 
 
 class JobSteps:
-    """How many steps the job has made, as one worker knows it: what the lead has told it last, and an
-    estimate of the steps since then."""
+    """How many steps the job has made, as far as one worker knows: the last count from the lead,
+    plus an estimate of the steps since then."""
 
     __slots__ = ("_estimates", "_growth", "_most", "_since", "_told", "joined", "own", "resumed")
 
@@ -34,15 +36,15 @@ class JobSteps:
         """How many steps the worker's loop has made."""
         self._told = told
         self._since = 0.0
-        """How many steps of whole batches the loop has made since the lead told its count."""
+        """How many steps of whole batches the loop has made since the last count from the lead."""
         self._estimates = estimates
         self._most = (inf, inf)
-        """How many steps the job made between the last times at which the lead told its count: the
-        estimate adds no more than that."""
+        """How many steps the job made between the last two counts from the lead. The estimate adds
+        at most this many."""
         self._growth = (1.0, 1.0)
-        """How many steps the job made per step of this worker, between the last times at which the
-        lead told its count. The estimate uses the lowest of these values, and at most 1, because a
-        scheduler cannot go back."""
+        """The last measured numbers of job steps per step of this worker, each between two counts
+        from the lead. The estimate uses the lowest of them, and at most 1, because a scheduler
+        cannot go back."""
 
     def on_step(self, whole: float) -> None:
         """Note a step of the loop. `whole`: its size as a share of a whole batch."""
@@ -88,18 +90,18 @@ class ScheduleCalls:
         self._catching_up = False
         """Whether the last calls may be those of a loop that catches up with the passes."""
         self._ahead = 0.0
-        """How many more steps the scheduler has made than the job. It may have made steps before
-        the job began, and loops differ in when they first call it."""
+        """By how many steps the scheduler is ahead of the job. It may have made steps before the
+        job began, and loops differ in when they first call it."""
 
     def steps(self, position: int, job: JobSteps, catches_up: int = 0) -> int:
-        """The loop calls the scheduler, which has made `position` steps. Returns how many steps it
-        makes now. `catches_up`: in how many calls in a row a loop that steps the scheduler once per
-        pass may catch up with the passes of the job."""
+        """How many steps the scheduler makes now, because the loop has called it. `position`: how
+        many steps it has made. `catches_up`: a loop that steps the scheduler once per pass may call
+        it this many times in a row to catch up with the job's passes."""
         called, self._called = self._called, job.own
         if called is None:
             soon = job.own <= 1
-            # A scheduler that has made steps before the job goes on from there, on all workers. The
-            # position from a checkpoint contains the steps of the job.
+            # If a scheduler has made steps before the job began, it continues from there, on all
+            # workers. In a job that resumed, its position includes the steps of the job.
             before = max(0.0, position - job.joined) if job.resumed else position
             self._ahead = before + 1.0 - (job.own if soon else job.now - job.joined)
         else:

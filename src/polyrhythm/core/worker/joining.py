@@ -1,8 +1,9 @@
 """The links of one incarnation of a worker, and the routes that it follows.
 
-*A worker sends its model description to the lead when it is linked to every server. It follows new
-routes when it is linked to every server in them. A worker that rejoins and cannot connect to a server
-tells the lead so, and tries again every two seconds, as long as the lead lets it.*
+*When a worker is linked to every server, it sends the description of its model to the lead. It
+follows new routes when it is linked to every server in them. If a worker that rejoins cannot
+connect to a server, it reports this to the lead, and tries again every two seconds as long as the
+lead keeps it as a member.*
 """
 
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from polyrhythm.core.worker.outbox import WorkerOutbox
 from polyrhythm.wire import messages as m
 
 _LAST_WORD_NS = 5 * 10**9
-"""How long the worker waits for the lead to decide what follows after a server's link has ended."""
+"""How long the worker waits for the lead's decision after the link to a server has ended."""
 _AGAIN_NS = 2 * 10**9
 """After this time a worker that rejoins tries again to connect to a server that did not answer."""
 
@@ -63,8 +64,8 @@ class Joining:
         self.lost = False
         """Whether the routes that the worker follows now lack a server of the routes before."""
         self.broken = False
-        """Whether a link has ended before the worker could follow these routes, so that what was on
-        its way over the link is lost."""
+        """Whether a link has ended before the worker could follow these routes, so that messages on
+        this link were lost."""
 
     @property
     def linked(self) -> bool:
@@ -112,7 +113,8 @@ class Joining:
         if not self.linked:
             return None
         self._routes = None
-        # every server is linked, so the worker does not wait for news about a lost one
+        # every server is linked, so the worker need not wait for the lead's decision about a lost
+        # server
         self.parted = None
         self._outbox.routing = message.routing
         self._outbox.do(PrepareBuffers(message.routes))
@@ -160,8 +162,8 @@ class Joining:
             self.parted = Parted(server, incarnation, reason, now_ns + _LAST_WORD_NS)
 
     def overdue(self, now_ns: int) -> Parted | None:
-        """The server for which the lead has not decided in time; None if there is none. It is
-        returned once."""
+        """The server about which the lead has not decided in time; None if there is none. Each
+        server is returned only once."""
         parted = self.parted
         if parted is None or now_ns < parted.until_ns:
             return None

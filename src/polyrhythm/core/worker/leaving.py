@@ -1,12 +1,13 @@
-"""How a worker leaves the job, how it is removed from the job, and how it rejoins.
+"""How a worker leaves the job, how it is removed, and how it rejoins.
 
-*A worker that was evicted rejoins under a new incarnation; its contributions that were not
-acknowledged are dropped. A worker that has lost its link to a server which is still part of the
-job rejoins in the same way. It tells the lead so, because a job whose last worker rejoins must wait
-for it. A worker that rejoins and cannot reach a server stays in the job without a place in the
-rounds, and tries again; one that never reached all servers fails. A worker that is told to leave does
-not wait for other workers. It leaves when every contribution is acknowledged, or after a time
-limit.*
+*A worker that was evicted rejoins under a new incarnation. Its contributions that were not
+acknowledged are dropped. A worker that has lost its link to a server of the job rejoins in the same
+way. It first tells the lead, because a job whose last worker rejoins must wait for it. A worker
+that rejoins and cannot reach a server stays in the job without a place in the rounds, and tries
+again. A worker that has never reached all servers fails.*
+
+*A worker that is told to leave does not wait for other workers. It leaves when all of its
+contributions are acknowledged, or after a time limit.*
 """
 
 from polyrhythm.core import events as ev
@@ -40,9 +41,9 @@ class Departure:
             self.let_go(now_ns)
 
     def let_go(self, now_ns: int) -> bool:
-        """Return control to the user's code, which was told to leave. Do nothing if the user's code
-        has control already. Do nothing either while a version has arrived only in part, because the
-        user's code may still read the parameters. Returns whether control was returned."""
+        """Return control to the user's code, because the worker was told to leave. Do nothing if
+        the user's code has control already, or while a version has arrived only in part, because
+        the user's code may still read the parameters. Returns whether control was returned."""
         state = self._state
         if state.user_computes or not state.mode.landing.whole:
             return False
@@ -114,7 +115,7 @@ class Departure:
         if state.job_over:
             return
         lead = event.peer == state.outbox.seat.name
-        # the detail names the process in which the lead runs
+        # the detail contains the name of the process in which the lead runs
         peer = f"the lead ({event.peer})" if lead else event.peer
         fields = {"name": state.name, "peer": peer, "detail": event.detail}
         reason = Reason("link-lost", fields)
@@ -142,9 +143,9 @@ class Departure:
             self._lose_place(reason, now_ns)
 
     def miss(self, parted: Parted, now_ns: int) -> None:
-        """Rejoin, because the lead has not said in time whether a server to which this worker has
-        no link is lost. By rejoining the worker learns which servers the job has. If its loop has
-        not begun, and it cannot reach the same server a second time, it fails."""
+        """Rejoin, because the lead has not said in time whether a server is lost to which this
+        worker has no link. By rejoining, the worker learns which servers the job has. If its loop
+        has not begun, and it cannot reach the same server a second time, the worker fails."""
         state = self._state
         missed = (parted.server, parted.incarnation)
         if missed in state.unreached and not state.begun:

@@ -1,16 +1,16 @@
-"""The two modes in which workers read parameters: with rounds and on arrival. The job's policy
-decides which.
+"""The two modes in which workers read parameters: with rounds, and on arrival. The job's policy
+decides which one is used.
 
-**With rounds** a worker continues when all its slices are of the same version: the version that the
-lead released, or a later one. Its next contribution tells the servers that it no longer reads the
-version.
+**With rounds**, a worker continues when all its slices are of the same version: the version that
+the lead released, or a later one. Its next contribution tells the servers that it no longer reads
+the version.
 
-**On arrival** a worker asks for the parameters with each contribution, under a new ticket number.
-Servers answer when that contribution is folded. The worker continues when the answer is here and,
-under a policy with a bound, the lead permits it. It then tells the servers that it has copied the
-answer: with `Pulled` or, if the model is small, with its next request. With `--read-ahead` (asp only)
-the worker continues at once, and computes while the answer is on its way; it takes the answer to one
-contribution when the next contribution is computed.
+**On arrival**, each contribution of a worker also asks for the parameters, under a new ticket
+number. The servers answer when they have folded the contribution. The worker continues when the
+answer has arrived and, under a policy with a bound, the lead permits it. It tells the servers that
+it has copied the answer, with the message `Pulled` or, if the model is small, with its next
+request. With `--read-ahead` (asp only) the worker does not wait for the answer to a contribution:
+it computes the next contribution first, and then reads the answer.
 """
 
 from polyrhythm.core.effects import Expect
@@ -110,8 +110,8 @@ class WorkerRoundsMode(Pulls):
         pass
 
     def read_again(self, sequence: int, phase: Phase, missing: Missing, *, enough: bool) -> bool:
-        """Request the parameters again, because routes have changed. `enough`: the worker leaves with
-        the version that it has."""
+        """Request the parameters again, because routes have changed. `enough`: the worker is
+        leaving, and the version that it has is sufficient."""
         if missing is Missing.ANSWERS and not self._pulling:
             return False
         self._pulling.clear()
@@ -119,11 +119,11 @@ class WorkerRoundsMode(Pulls):
         return True
 
     def pull_missing(self) -> None:
-        """Pull from every server whose slices are older than the version to read. A server that has
-        folded again meanwhile answers with a later version; then the other servers are asked for that
-        version. A server is asked again only when its answer has arrived, because a second answer
-        could overwrite slices of a version that is complete already. No server is asked before the
-        first release, because some servers may not know this worker yet."""
+        """Pull from every server whose slices are older than the version to read. If a server has
+        folded again meanwhile, it answers with a later version, and the other servers are then
+        asked for that version. A server is asked again only after its answer has arrived. Otherwise
+        a second answer could overwrite slices of a version that is already complete. No server is
+        asked before the first release, because some servers may not know this worker yet."""
         if self._released == NOTHING:
             return
         round_ = max(self._released, self.landing.newest)

@@ -29,8 +29,8 @@ class Missing(Enum):
 
 
 class Assembly:
-    """Which version of each slice is in the worker's parameters. Without rounds the version of a slice
-    is the ticket of the pull that the slice answers."""
+    """Records which version of each slice is in the worker's parameters. Without rounds, the
+    version of a slice is the ticket of the pull that brought it."""
 
     __slots__ = ("_counts", "_early", "_versions", "newest", "routes", "slices", "version", "whole")
 
@@ -40,16 +40,16 @@ class Assembly:
         """Per server, the slices of which it is the primary."""
         self._versions: list[int] = []
         self._counts: dict[int, int] = {}
-        """While slices have different versions: the version of each slice, and the number of slices
-        of each version."""
+        """Used while slices have different versions: the version of each slice, and the number of
+        slices of each version."""
         self.version = NOTHING
         """The version of the oldest slice."""
         self.newest = NOTHING
         self.whole = True
         """Whether all slices are of one version."""
         self._early: dict[int, int] = {}
-        """With `--optimizer-on workers`: the slices whose sum has come before the fold was ordered, with
-        the version of the slice before that."""
+        """With `--optimizer-on workers`: the slices whose sum has arrived before the lead ordered
+        the fold. The value is the version that the slice had before."""
 
     def leads_elsewhere(self, routes: tuple[Route, ...]) -> bool:
         """Whether some slice has another primary in these routes."""
@@ -62,8 +62,9 @@ class Assembly:
         self.slices = _by_primary(routes)
 
     def land_early(self, server: int, slice_: int, version: int, routing: int) -> None:
-        """A sum has come before the fold was ordered. *It is dropped if its slice has another primary
-        since, because that primary adds up again what workers send it again.*"""
+        """Record a sum that has arrived before the lead ordered the fold. *It is dropped if its
+        slice has another primary now. Workers send their contributions again to that primary, which
+        adds them up again.*"""
         if not 0 <= slice_ < len(self.routes) or self.routes[slice_].since > routing:
             return
         before = self.version if self.whole else self._versions[slice_]
@@ -71,9 +72,9 @@ class Assembly:
         self._early[slice_] = before
 
     def drop_early(self, routes: tuple[Route, ...]) -> None:
-        """Routes change because a server is lost: drop the sums that came early from a server that is
-        not the primary of their slice any more. *The former primary may have sent them to some workers
-        only, and nobody else has them.*"""
+        """Routes change because a server is lost. Drop the sums that arrived before the lead
+        ordered the fold, if their server is no longer the primary of their slice. *The lost server
+        may have sent such a sum to some workers only, and no other process has it.*"""
         early, self._early = self._early, {}
         for slice_, before in early.items():
             if routes[slice_].primary == self.routes[slice_].primary:
@@ -82,7 +83,8 @@ class Assembly:
                 self.land(self.routes[slice_].primary, slice_, before)
 
     def settle(self) -> None:
-        """The version was released: its sums are final, however they came."""
+        """The lead has released the version, so all of its sums are final, even those that arrived
+        early."""
         self._early.clear()
 
     def land(self, server: int, slice_: int, version: int, holds: tuple[int, ...] = ()) -> None:
@@ -145,7 +147,7 @@ class Pulls:
         """`ticket`: the last ticket of the incarnation before this one."""
         self._outbox = outbox
         self.ticket = ticket
-        """Without rounds: the number of the last request for parameters."""
+        """Without rounds: the ticket of the last request for parameters."""
         self.landing = Assembly()
         self.resumed = NOTHING
         """The last version that was given to the user's code."""
@@ -180,7 +182,7 @@ class Pulls:
                 terms.points,
                 rejoined=first,
                 torn=terms.torn and terms.round == version,
-                # A later version probably lacks many points too.
+                # a later version probably lacks many points too
                 whole_only=terms.whole_only,
                 progress=terms.progress,
                 rank=terms.rank,

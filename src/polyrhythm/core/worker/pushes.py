@@ -1,9 +1,9 @@
-"""What one incarnation of a worker contributes, until every slice of it is acknowledged.
+"""The contributions of one incarnation of a worker, from sending until every slice is acknowledged.
 
 *A worker keeps a contribution until every slice of it is acknowledged, and has at most 2
 unacknowledged contributions. After a change of routes it sends again only the slices that were not
 acknowledged, and only to servers that have become their primaries. An acknowledgement covers the
-slices whose primary its server was in the routing epoch that the acknowledgement names.*
+slices of which the server was the primary in the routing epoch that the acknowledgement names.*
 """
 
 from collections import deque
@@ -142,15 +142,15 @@ class BufferTurns:
         self._lent: deque[int] = deque(maxlen=m.MOST_IN_FLIGHT)
 
     def lend(self) -> int:
-        """Let the servers read the buffer that was filled last. Returns its number."""
+        """Let the servers read the buffer that was filled last. Returns the buffer's number."""
         self.last = self.next
         self._lent.append(self.last)
         return self.last
 
     def turn(self, unacknowledged: int) -> None:
-        """Choose the next buffer. The first two buffers are used in turn. The third is used only if
-        servers may still read the buffer whose turn it is. So only a worker that runs ahead of its
-        acknowledgements needs memory for the third buffer."""
+        """Choose the next buffer to fill. The first two buffers are used alternately. The third is
+        used only if servers may still be reading the buffer that would be next. So only a worker
+        that runs ahead of its acknowledgements needs memory for the third buffer."""
         other = 1 - self.last if self.last < 2 else 0
         if not unacknowledged:
             self.next = other

@@ -1,6 +1,7 @@
-"""Kind statistics: what a worker's points have added to the worker's *row* (the sum that servers
-keep for it), chunk by chunk, and the *difference*: the change of the row that the worker has not
-contributed yet."""
+"""Kind statistics: what a worker remembers about its points. The worker's *row* is the sum that
+servers keep for it. This module stores, chunk by chunk, what the points have added to the row, and
+the *difference*: the change of the row that the worker has not contributed yet.
+"""
 
 from collections.abc import Callable, Collection
 from typing import Generic, TypeAlias, TypeVar
@@ -92,13 +93,13 @@ Position: TypeAlias = tuple[int, int]
 
 
 def position(lease: ChunkLease, own: Position | None) -> Position:
-    """Where a worker continues. `own`: the worker's position; None if it does not know what the
-    points have added.
+    """The passes and the cursor at which a worker continues in a chunk. `own`: the worker's own
+    position; None if it does not know what the points have added.
 
     *A worker that knows what the points of a chunk have added continues at its own position, if
-    that is further than the position in the lease because of contributions in flight. A worker that
-    has never visited the points, or has given the chunk up since, does not know what they have
-    added. It begins at the position in the lease.*
+    that is further than the position in the lease. It can be further because of contributions in
+    flight. A worker that has never visited the points, or has given the chunk up since then, does
+    not know what they have added. It begins at the position in the lease.*
     """
     leased = (lease.passes, lease.cursor)
     return leased if own is None else max(own, leased)

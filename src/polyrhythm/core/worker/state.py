@@ -146,8 +146,7 @@ class WorkerState:
         self.leave_if_asked()
 
     def announce_state(self) -> None:
-        """Tell the lead that this worker has a state to keep. Every incarnation must tell the lead
-        again."""
+        """Tell the lead that this worker has a state to keep. Every incarnation must do so."""
         if self.keeps and self.outbox.incarnation:
             keeping = m.Keeping(**self.outbox.identity(), restore=self.restores)
             self.outbox.tell_lead(keeping)

@@ -1,8 +1,8 @@
 """How a worker trains: what it contributes, when its contributions count, and when it continues.
 
-*The user's code computes on one complete version, which does not change meanwhile.* The next
-contribution is kept back while two contributions are unacknowledged (`pushes`), or until the last
-one is answered (`modes`).
+*The user's code computes on one complete version, which does not change meanwhile.* The worker
+holds its next contribution back while two contributions are unacknowledged (`pushes`), or until the
+last one is answered (`modes`).
 """
 
 from msgspec.structs import replace
@@ -108,10 +108,10 @@ class Training:
             state.outbox.tell_lead(withheld)
 
     def on_keep(self, message: m.Keep, now_ns: int) -> None:
-        """Let the process copy the state that belongs to a cut: the state after the last contribution
-        that was sent. If the next contribution is computed already and kept back, or the worker
-        rests, this is the present state. Otherwise it is the state at the end of the current
-        iteration of the user's loop."""
+        """Let the process copy the state that belongs to a cut. It is the state after the last
+        contribution that was sent. If the next contribution is already computed and held back, or
+        if the worker rests, that is the present state. Otherwise it is the state at the end of the
+        current iteration of the user's loop."""
         state = self._state
         if message.incarnation == state.outbox.incarnation:
             at_once = state.pushes.held is not None or state.phase is Phase.RESTING
@@ -165,8 +165,8 @@ class Training:
             self.on_secured(now_ns)
 
     def on_secured(self, now_ns: int) -> None:
-        """Continue when contributions need not be sent again: send the one that was held back, or
-        leave."""
+        """Contributions need not be sent again, so the worker can continue: it sends the one that
+        was held back, or leaves."""
         state = self._state
         pushes = state.pushes
         if pushes.held is not None:
@@ -203,7 +203,7 @@ class Training:
     def on_progressed(self, message: m.Progressed, now_ns: int) -> None:
         state = self._state
         if message.incarnation == state.outbox.incarnation:
-            # the next `Resume` repeats it, because no `Release` follows
+            # the next `Resume` repeats this, because no `Release` follows
             mode = state.mode
             mode.terms = replace(mode.terms, progress=message.progress, rank=message.rank)
             state.outbox.do(TakeProgress(message.progress, message.rank))

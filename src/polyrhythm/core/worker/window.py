@@ -1,7 +1,7 @@
-"""What a worker has done since its last contribution: its steps, the points that they visited, and
-what it has left out. The user's loop and the simulated loop fill the same object.
+"""What a worker has done since its last contribution: the steps that it has made, the points that
+they visited, and what it has left out. The user's loop and the simulated loop fill the same object.
 
-*Everything in the window ends in exactly one of these ways, and no way leaves a part of it behind:*
+*A window ends in exactly one of these ways, each of which empties it:*
 
 | method       | the steps                        | the points                                     |
 |--------------|----------------------------------|------------------------------------------------|
@@ -12,12 +12,13 @@ what it has left out. The user's loop and the simulated loop fill the same objec
 | `take_back`  | only the last one: never made    | those of the last step are visited again       |
 
 In a job with several models, *the points of a batch count as visited once, when all steps with them
-are made: with the first contribution after the next batch has begun, or when no batch follows.*
-Otherwise the last pass of a job would be over at the first step with its last batch, and the steps
-of the other models with that batch would be missing.
+are made. They count with the first contribution after the next batch has begun, or when no batch
+follows.* Otherwise the last pass of a job would be over at the first step with its last batch, and
+the steps of the other models with that batch would be missing.
 
-*A step that is not finite changes nothing* (`--on-nan skip`): a local optimizer does not make it, and
-it adds nothing to the gradients of a contribution. If no other step remains, the worker abstains.
+*A step that is not finite changes nothing* (`--on-nan skip`): a local optimizer does not make it,
+and it adds nothing to the gradients of a contribution. If no other step remains, the worker
+abstains.
 """
 
 from collections.abc import Callable, Sequence
@@ -153,8 +154,8 @@ class Window:
             visited.add(batches.points, tuple(batches.progress.values()), batches.lease)
 
     def drop_batch(self) -> None:
-        """Note that the training loop has dropped the last batch, and uses gradients of earlier
-        ones."""
+        """Note that the training loop has dropped the last batch, and makes its step with the
+        gradients of earlier batches."""
         self._work.dropped += self.last_batch
         self.batch_points -= self.last_batch
 
@@ -169,7 +170,7 @@ class Window:
         self.batches, self._before = 0, None
 
     def give(self, points: float) -> None:
-        """Note how many points the step has, as the user's code says."""
+        """Note how many points the step has, if the user's code says so."""
         self._work.given = (self._work.given or 0.0) + points
 
     @property
@@ -268,8 +269,8 @@ class Window:
 
     @property
     def weight(self) -> float:
-        """The weight of the contribution. A further step with batches that an earlier contribution
-        contained has the weight of these batches."""
+        """The weight of the contribution. If a step is made with batches that an earlier
+        contribution already contained, it has the weight of these batches."""
         work = self._work
         points = work.given
         if points is None:

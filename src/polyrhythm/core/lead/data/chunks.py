@@ -1,5 +1,6 @@
-"""The chunks of the data plan (`plan.py`): where they are cut, and how many of them each member
-gets."""
+"""The chunks of the data plan (`plan.py`): where the data set is divided into chunks, and how many
+of them each member gets.
+"""
 
 import hashlib
 from bisect import bisect_left, bisect_right
@@ -25,9 +26,9 @@ class Chunk(msgspec.Struct):
     """The number of the last progress report about this chunk. The reports about all chunks are
     numbered together, so a higher number means a later visit."""
     remembered: int = 0
-    """Kind statistics: how many visits the chunk has had since a member got it without the memory
-    of its points. So many of its points are in the sum; after more visits than it has points, all
-    of them are."""
+    """Kind statistics: the number of visits since a member got the chunk without the memory of its
+    points. Each of these visits adds one point of the chunk to the sum. After as many visits as the
+    chunk has points, all of them are in the sum."""
 
     @property
     def points(self) -> int:
@@ -50,8 +51,9 @@ class Chunk(msgspec.Struct):
 
 
 def missing_points(chunks: Iterable[Chunk], members: Collection[Holder]) -> int:
-    """Kind statistics: how many points are missing from a sum over the rows of these members. Points
-    that move together with their memory are not counted, because they are missing for a moment only."""
+    """Kind statistics: how many points are missing from a sum over the rows of these members.
+    Points that are moving together with their memory are not counted, because they are missing only
+    for a moment."""
     missing = 0
     for chunk in chunks:
         left = chunk.last - chunk.first
@@ -77,7 +79,8 @@ class HeldPoints(msgspec.Struct):
         members: Iterable[Holder],
         epochs: int | None,
     ) -> "dict[Holder, HeldPoints]":
-        """The points of each member. `chunks`: each chunk, and the member that counts as its holder."""
+        """The points of each member. `chunks` lists each chunk with the member that counts as its
+        holder."""
         found = {member: cls(left=None if epochs is None else 0) for member in members}
         for chunk, holder in chunks:
             held = None if holder is None else found.get(holder)
@@ -94,8 +97,8 @@ class HeldPoints(msgspec.Struct):
 def visits_left(
     passes: int, chunks: Iterable[tuple[Chunk, Holder | None]], members: Iterable[Holder]
 ) -> dict[Holder, int]:
-    """How many visits each member has left until all of its chunks have this many passes. `chunks`:
-    each chunk, and the member that counts as its holder."""
+    """How many visits each member still has to make, until each of its chunks has this many passes.
+    `chunks` lists each chunk with the member that counts as its holder."""
     found = dict.fromkeys(members, 0)
     for chunk, holder in chunks:
         if holder is not None and holder in found and chunk.passes < passes:
@@ -118,8 +121,8 @@ GROUPS_PER_WORKER = 4
 """If a data set has fewer row groups than this for each worker, row groups are divided into several
 chunks."""
 MOST_GROUPS = 4_096
-"""The most edges of row groups that a worker announces. If there are more row groups, neighbours
-count as one."""
+"""The most edges of row groups that a worker announces. If the file has more row groups,
+neighbouring ones count as one."""
 
 FEWEST_CHUNKS = 4
 CHUNK_POINTS = 4096
@@ -183,9 +186,10 @@ def _divided(edges: list[int], length: float) -> list[int]:
 
 def dealt(firsts: Sequence[int], groups: Sequence[int], seed: int) -> list[int]:
     """Kind statistics: the order in which the chunks are shared among the members, permuted by the
-    seed. If neighbours in a sorted file went to one member, the model would depend most on the points of
-    the fastest one. `firsts`: the first point of every chunk. `groups`: the inner edges of row groups.
-    *The chunks of a row group stay together, so that few members read it.*"""
+    job's seed. In a sorted file, neighbouring chunks are alike; if one member got them all, the
+    fastest member would influence the model most. `firsts`: the first point of every chunk.
+    `groups`: the inner edges of row groups. *The chunks of one row group stay together, so that few
+    members read it.*"""
 
     def place(index: int) -> tuple[bytes, bytes]:
         group = bisect_right(edges, firsts[index])
@@ -200,9 +204,9 @@ def _drawn(name: str) -> bytes:
 
 
 def least_of_whole(points: int, members: int, fewest: int) -> int:
-    """The fewest points of a chunk in a job of kind statistics, whose workers compute on whole
-    chunks: with small chunks, the overhead of each call would take longer than the computation. Every
-    member still gets some chunks, so that a worker that joins can take its share. `fewest`: the
-    fewest chunks that the balance of passes needs."""
+    """Kind statistics: the fewest points of a chunk. Workers compute on whole chunks, and with
+    small chunks the overhead of each call would take longer than the computation. Every member
+    still gets several chunks, so that a worker that joins can take its share. `fewest`: the fewest
+    chunks that balanced passes need."""
     count = max(FEWEST_CHUNKS * members, points // CHUNK_POINTS, fewest)
     return max(1, points // max(1, count))

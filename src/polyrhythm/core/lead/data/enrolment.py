@@ -1,9 +1,9 @@
-"""The data sets that members announce: why one is refused, and the plan that the first one makes.
+"""The data sets that members announce: why the lead refuses one, and the data plan that it makes
+from the first one.
 
-*The data sets of all members must have the same length, and their fingerprints must be alike,
-unless every member has a data set of its own (`private.py`). A job that resumes with private data
-waits for a while after its first round has opened: until then, data sets of the checkpoint can come
-back.*
+*The data sets of all members must have the same length and similar fingerprints, unless every
+member has its own data set (`private.py`). If a job with private data resumes, workers have some
+time after the opening of the first round to announce the data sets that are in the checkpoint.*
 """
 
 import msgspec
@@ -135,9 +135,9 @@ class Enrolment:
         self._migration.bound_copies(len(members))
 
     def _unlike(self, message: Enrol, member: Member) -> Reason | None:
-        """Why the data set of this member cannot be that of the other members; None if it can. *A
-        member may later announce other values of its points, because the others have not got them
-        yet.*"""
+        """Why the data set of this member cannot be the one that the other members have; None if it
+        can. *A member may announce other values of its points later, because the other members have
+        not received them yet.*"""
         state = self._state
         differs = difference(state.fingerprint, message.data)
         if not member.enrolled and differs is not None:
@@ -173,20 +173,20 @@ class Enrolment:
         return None
 
     def on_opened(self, until_ns: int) -> None:
-        """Let data sets of a checkpoint come back until this time, from the opening of the first
+        """Wait for the data sets of a checkpoint until this time, from the opening of the first
         round."""
         if self._private is not None and self._state.record is not None:
             self._state.wake_ns = until_ns
         self.expect_members()
 
     def expect_members(self) -> None:
-        """Private data, in a job that resumes: once its first round has opened, wait only for the
-        data sets of members."""
+        """In a job with private data that resumes, once its first round has opened: wait only for
+        the data sets of present members."""
         if self._private is not None and self._view.specs():
             self._private.expect({member.name for member in self._view.members()})
 
     def on_time(self, now_ns: int) -> None:
-        """Do not wait for data sets of a checkpoint any longer, if it is time."""
+        """When the time is over, stop waiting for data sets of a checkpoint."""
         wake_ns = self._state.wake_ns
         if self._private is not None and wake_ns is not None and now_ns >= wake_ns:
             self._state.wake_ns = None
@@ -194,8 +194,8 @@ class Enrolment:
 
 
 def _unexpected(code: str, message: Enrol, member: Member, expected: int) -> Reason | None:
-    """Why a data set is refused that has another number of points than expected; None if it has that
-    number. `code`: what it was compared with."""
+    """Why a data set is refused because its number of points is not the expected one; None if it
+    is. `code`: the code of the reason."""
     if message.points == expected:
         return None
     return Reason(code, {"name": member.name, "points": message.points, "expected": expected})

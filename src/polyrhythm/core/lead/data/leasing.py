@@ -1,11 +1,12 @@
-"""The events about data: members announce data sets, points arrive, leases are confirmed, chunks move.
+"""Handles the events about data: a member announces its data set, points arrive, a member confirms
+a lease, chunks move.
 
-*The chunks of a member that left are leased to others only when every server knows that this member
-left: its contributions may count until then.*
+*The chunks of a member that left are leased to other members only when every server knows that it
+left. Until then its contributions may still count.*
 
-*The parts of the data plan mark the members whose leases have changed. The new leases leave the lead in
-one place, `Leasing._send`. A handler calls it before it calls a member back or releases it, because a
-member must have its lease before it goes on.*
+*The parts of the data plan only mark the members whose leases have changed. `Leasing._send` sends
+all new leases. A handler calls it before it releases a member or lets it continue, because a member
+must have its lease first.*
 """
 
 from collections.abc import Collection
@@ -42,8 +43,8 @@ class Leasing:
     # -- members -------------------------------------------------------------------------------
 
     def on_enrol(self, message: m.Enrol, member: Member, now_ns: int) -> Reason | None:
-        """Give a member that announces a data set a lease of chunks. Returns why the data set is
-        refused; None if it is accepted."""
+        """Give a lease of chunks to a member that announces its data set. Returns why the data set
+        is refused; None if it is accepted."""
         first = not self._plan.begun
         if self._private is not None:
             whose = {"name": member.name, "shares": message.shares}
@@ -125,10 +126,9 @@ class Leasing:
         self._progress.note_moves()
 
     def share_again(self, gone: Collection[Holder], *, ends: bool = False) -> None:
-        """Share the chunks again, without the members in `gone`: every server knows the view in
-        which these are missing. `ends`: a job of kind statistics has reached its goal. Members that
-        have joined then get no chunks of other members, because the sum would lack the points of a
-        chunk that moves."""
+        """Share the chunks again, without the members in `gone`; every server knows a view without
+        them. `ends`: a job of kind statistics has reached its goal. New members then get no chunks
+        of other members, because the points of a chunk that moves would be missing from the sum."""
         plan, migration = self._plan, self._migration
         self._enrolment.expect_members()
         if gone or self._private is not None:

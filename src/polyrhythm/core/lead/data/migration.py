@@ -1,13 +1,14 @@
-"""When moves of chunks begin, how the points get to the target, and what the journal learns of it.
+"""Decides when moves of chunks begin, how the points travel to the target, and what the journal
+says about it.
 
-*A move that the balance has ordered waits until its turn comes; meanwhile the source visits the chunk.*
-`moves.py` has the phases of a move, and `plan.py` the leases that change with them. What workers do
-while chunks move is a strategy: with `--migrate lease` and `full` they go on (`Concurrent`), with
-`blocking` they wait (`Synchronous`).
+*A move that the balance has ordered waits for its turn, and the source visits the chunk meanwhile.*
+`moves.py` has the phases of a move, and `plan.py` the leases that change with them. There are two
+strategies for what workers do while chunks move: with `--migrate lease` and `full` they continue
+(`Concurrent`), with `blocking` they wait (`Synchronous`).
 
-A worker keeps an inactive copy of the points of a chunk that it gave away (FSP §4.3, virtual migration),
-so that a chunk can come back without being sent. The lead bounds these copies. *A member keeps no copy
-of private points that their owner does not share any more.*
+A worker that gives a chunk away keeps an inactive copy of its points (FSP §4.3, virtual migration),
+so that the chunk can come back without being sent. The lead limits the size of these copies. *No
+member keeps a copy of private points that their owner no longer shares.*
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -104,12 +105,12 @@ class Synchronous:
 
 
 def _travel_of(choice: MigrationChoice, *, forgets: bool) -> Travel:
-    """`forgets`: see `DataPlan`."""
+    """Choose the strategy for this value of `--migrate`. `forgets`: see `DataPlan`."""
     if choice.mode == BLOCKING:
         return Synchronous()
     if choice.mode in DELIVERING:
         return Concurrent()
-    # with kind statistics, a version lacks points whose lease has moved, until they are visited
+    # with kind statistics, a version lacks the points of a moved lease until they are visited
     return Concurrent(sends=False, evens_passes=not forgets)
 
 
@@ -147,7 +148,7 @@ class InactiveCopies:
 
     @property
     def most_points(self) -> int:
-        """How many points the copies of one member may have in all."""
+        """How many points the copies of one member may have altogether."""
         if self._most_nbytes is None or not self._state.point_nbytes:
             return self._state.share_points
         return int(self._most_nbytes / self._state.point_nbytes)
@@ -159,9 +160,9 @@ class InactiveCopies:
         return chunk in self._held.get(holder, ())
 
     def keep(self, chunk: int, source: Holder, target: Holder) -> None:
-        """The member `source` has given the chunk to `target`: `source` keeps a copy if the chunk may
-        come back, and drops its oldest copies if it has too many. A copy that becomes active again is
-        not dropped."""
+        """Note that `source` has given the chunk to `target`. `source` keeps a copy if the chunk
+        may come back, and drops its oldest copies if it has too many. A copy is not dropped if its
+        chunk is active again."""
         plan = self._plan
         may_return = plan.ownership.may_move(chunk, target, source, sent=False)
         if not may_return or plan.ownership.reads(source, chunk):
@@ -236,11 +237,11 @@ class MigrationState(msgspec.Struct):
     without_memory: set[Holder] = set()
     """The members that have reported that they have no memory for further points."""
     unadded: dict[int, int] = {}
-    """Kind statistics: the chunks that have moved together with the memory of their points, and that
-    may be missing from the sum. The old holder has subtracted the points, and the new holder adds
-    them when it takes a lease with the chunk. *So the points are in the sum when the new holder has
-    contributed under such a lease*: per chunk, the number of the first one that was sent (0 if none
-    was sent yet)."""
+    """Kind statistics: the chunks that have moved together with the memory of their points, and
+    that may be missing from the sum. The old holder has subtracted their points, and the new holder
+    adds them when it receives a lease with the chunk. *So the points are in the sum once the new
+    holder has contributed under such a lease.* The value is the number of the first such lease; 0
+    if none was sent yet."""
     counts: EndedCounts = msgspec.field(default_factory=EndedCounts)
     over: bool = False
     """Whether the job is over. Then all moves are in the journal already."""
@@ -295,7 +296,7 @@ class Migration:
 
     @property
     def unconfirmed(self) -> bool:
-        """Whether a chunk is moving, or has moved but may still be missing from the sum."""
+        """Whether a chunk is moving, or has moved and may still be missing from the sum."""
         return bool(self._plan.moves or self._unadded)
 
     @property
@@ -508,10 +509,10 @@ class Migration:
     # -- the journal ---------------------------------------------------------------------------
 
     def take_ended(self, *, last: bool) -> list[EndedMoves]:
-        """The moves that have ended since the last call, for the journal. Complete moves are reported
-        when nothing moves any more. `last`: the job is over, so moves that are not complete have ended
-        too. *After a call with `last`, no moves are returned: what happens to chunks while the model is
-        being saved does not count.*"""
+        """The moves that have ended since the last call, for the journal. Complete moves are
+        returned only when no chunk is moving. `last`: the job is over, so moves that are not
+        complete have ended too. *After a call with `last`, no moves are returned, because moves
+        during the saving of the model do not matter.*"""
         self._count_ended()
         if self._state.over:
             return []
@@ -621,7 +622,7 @@ def _order_at_end(move: ChunkMove) -> tuple[bool, bool]:
 
 
 def _why_kept(move: ChunkMove, members: Collection[Holder]) -> Reason:
-    """Why a chunk has stayed with its source, although no decision of the lead has ended its move."""
+    """Why a chunk has stayed with its source, if the lead has not ended its move by a decision."""
     if move.how is How.LEASE and move.source in members and move.target in members:
         return shared_again(len(members))
     return member_left(move.source, move.target)

@@ -1,11 +1,12 @@
-"""A chunk that moves from one member to another: one record with a phase, and how the move ended.
+"""The move of a chunk from one member to another: one record with its phase, and how the move
+ended.
 
-*A chunk whose move has begun is locked: it is in no lease. It belongs to its source until the source
-has contributed under a lease without the chunk and the target has the points. If the target dies,
-leaves or cannot take the points, the chunk stays with its source.*
+*A chunk whose move has begun is locked: it is in no lease. It belongs to its source until the
+source has contributed under a lease without the chunk, and the target has the points. If the target
+dies, leaves or cannot take the points, the chunk stays with its source.*
 
-`plan.py` keeps all moves in one dictionary. `migration.py` decides when queued moves begin, and counts
-for the journal how moves have ended.
+`plan.py` keeps all moves in one dictionary. `migration.py` decides when queued moves begin, and
+counts ended moves for the journal.
 """
 
 from enum import Enum, StrEnum
@@ -30,8 +31,8 @@ class How(Enum):
     COPY = "copy"
     """The balance moves the chunk to a member that has the points: a copy, or its own data set."""
     RETURNED = "returned"
-    """The chunk goes back to an owner that does not share its points any more. The journal has no line
-    about the beginning of such a move, so it gets no line either if the chunk stays where it is."""
+    """The chunk goes back to an owner that no longer shares its points. The journal does not
+    mention the beginning of such a move, so it does not mention its failure either."""
     REGAINED = "regained"
     """Kind statistics: the chunk stays with its holder, which was told to give it up and may have
     forgotten its points. The holder gets the chunk again when it has confirmed that."""
@@ -124,7 +125,7 @@ JOB_ENDS = Reason("move-job-ends")
 
 
 def pair(source: Holder, target: Holder) -> dict[str, Field]:
-    """The fields of a reason that name the two workers of a move."""
+    """The fields with which a reason names the two workers of a move."""
     return {"workers": [source[0]], "targets": [target[0]]}
 
 

@@ -1,18 +1,22 @@
-"""The data plan: chunks of the data set, their leases to members, and full passes over all points.
+"""The data plan: how the data set is divided into chunks, which member has a lease of which chunk,
+and how many full passes were made.
 
-A seeded permutation distributes the points over chunks; each chunk is leased to a member. With kind
-statistics a chunk is a range of the data set, and chunks are permuted in place of points. *The
-trailer of a contribution reports how far its chunks were visited. This progress counts when the
-contribution counts.* Therefore a chunk moves to another member only when no contribution with its
-points can be in flight: its holder has contributed under a lease that does not contain the chunk,
-or every server knows that the holder was removed. `moves.py` has the phases of such a move.
+A permutation with the job's seed distributes the points over chunks, and each chunk is leased to a
+member. With kind statistics a chunk is a range of the data set, and the chunks are permuted instead
+of the points.
 
-*Whatever changes a lease gives it a new number and marks its member as changed. The handler of the
-event sends the new leases* (`leasing.py`).
+*The trailer of a contribution reports how far its chunks were visited. This progress counts when
+the contribution counts.* Therefore a chunk moves to another member only when no contribution with
+its points can be in flight. That is the case when its holder has contributed under a lease without
+the chunk, or when every server knows that the holder was removed. `moves.py` has the phases of a
+move.
 
-*A contribution that becomes complete after a fold was ordered belongs to the next fold. So the
-version of the ordered fold may lack the last visits of some chunks: neither a checkpoint of this
-version nor the end of the job may count these visits* (`Ahead`).
+*Every change of a lease gives the lease a new number and marks its member as changed. The handler
+of the event then sends the new leases* (`leasing.py`).
+
+*A contribution that becomes complete after a fold was ordered belongs to the next fold. So its
+visits may be missing from the version of the ordered fold, and neither a checkpoint of this version
+nor the end of the job may count them* (`Ahead`).
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -43,28 +47,30 @@ Place: TypeAlias = tuple[int, int]
 
 
 class Ahead(msgspec.Struct):
-    """Progress in chunks that belongs to the next fold, and not to the one under way."""
+    """Progress that contributions to the next fold have reported. It does not belong to the fold
+    under way."""
 
     _before: dict[int, Place] = {}
-    """Per chunk with such progress: its place before that progress."""
+    """Per chunk with such progress: how far the chunk was visited before it."""
 
     def note(self, index: int, before: Place) -> None:
-        """Remember the earlier place of a chunk, because a contribution that belongs to the next
-        fold reports progress in it. `before`: the place of the chunk until now."""
+        """Remember how far a chunk was visited before a contribution to the next fold reported
+        progress in it. `before`: the chunk's passes and cursor at that time."""
         self._before.setdefault(index, before)
 
     def folded(self, index: int, place: Place) -> Place:
-        """The place of a chunk in the version that was folded. `place`: where the chunk is now."""
+        """How far a chunk was visited in the version that was folded last. `place`: how far it is
+        visited now."""
         return self._before.get(index, place)
 
     def passes(self, least: int) -> int:
-        """The number of full passes in the version that was folded. `least`: the number of full
-        passes if the progress for the next fold is included."""
+        """The number of full passes in the version that was folded last. `least`: the number of
+        full passes now, which includes progress for the next fold."""
         return min([least, *(passes for passes, _ in self._before.values())])
 
     def settle(self) -> None:
-        """End the fold: forget the earlier places, because the next fold contains the progress that
-        was noted."""
+        """Forget the earlier values at the end of a fold, because the next fold contains the
+        progress that was noted."""
         self._before.clear()
 
 
@@ -76,7 +82,8 @@ _MOST_PASSES = 10_000
 
 
 class Ownership(Protocol):
-    """Who has the points: `CommonData`, or `private.PrivateData`."""
+    """Says which members have the points of a chunk: `CommonData` if all have them, or
+    `private.PrivateData`."""
 
     distributes: bool
     """Whether the chunks are distributed over all members."""
@@ -86,7 +93,8 @@ class Ownership(Protocol):
         """The number of full passes."""
 
     def reads(self, member: Holder, index: int) -> bool:
-        """Whether the member can always read the points of this chunk: they need not be sent to it."""
+        """Whether the member can always read the points of this chunk, so that they need not be
+        sent to it."""
 
     def may_move(self, index: int, source: Holder, target: Holder, *, sent: bool) -> bool:
         """Whether a chunk may move from one member to another. `sent`: its points must be sent."""
@@ -95,7 +103,7 @@ class Ownership(Protocol):
         """Whether any chunks of this member may move."""
 
     def points_of(self, holder: Holder) -> int | None:
-        """The number of points of this member's own data set; None if it has none of its own."""
+        """The number of points of this member's private data set; None if it has none."""
 
     def shift(self, holder: Holder, index: int) -> int:
         """What is added to the numbers of a chunk's points in a lease of this member."""
@@ -111,8 +119,8 @@ class Ownership(Protocol):
         copies: Mapping[Holder, Collection[int]],
         passes: int,
     ) -> None:
-        """Act on the removal of the members in `gone`, which had the chunks in `lost`. `copies`:
-        see `DataPlan.release`. `passes`: the full passes before that."""
+        """Handle the removal of the members in `gone`, which had the chunks in `lost`. `copies`:
+        see `DataPlan.release`. `passes`: the number of full passes before the removal."""
 
     def check(self, changed: Collection[int]) -> None:
         """Check the chunks in `changed`."""
@@ -131,7 +139,7 @@ class CommonData:
         return self._plan.counted.least
 
     def reads(self, member: Holder, index: int) -> bool:
-        """Always False, although every member can read the points: so a chunk moves in the same
+        """Always False, although every member can read the points. So a chunk moves in the same
         steps as one whose points must be sent (`migration.Concurrent` with `sends=False`)."""
         return False
 
@@ -180,7 +188,7 @@ class PlanState(msgspec.Struct):
     numbers."""
     numbers: dict[Holder, int] = {}
     changed: set[Holder] = set()
-    """The members whose leases have changed and have not been sent yet."""
+    """The members whose leases have changed since leases were last sent."""
     held: dict[Holder, set[int]] = {}
     moves: dict[int, ChunkMove] = {}
     ended: list[ChunkMove] = []
@@ -271,7 +279,7 @@ class DataPlan:
         self.begin_again()
 
     def add_chunks(self, chunks: Iterable[Chunk]) -> range:
-        """Add chunks to the plan; returns their numbers."""
+        """Add these chunks to the plan. Returns their numbers."""
         first = len(self.chunks)
         self.chunks += chunks
         added = range(first, len(self.chunks))
@@ -357,7 +365,8 @@ class DataPlan:
         return move if move is not None and move.begun else None
 
     def due(self, index: int) -> Holder | None:
-        """The member that will hold the chunk when a move that was begun is complete."""
+        """The member that will hold the chunk when the move under way is complete, or its present
+        holder if the chunk is not moving."""
         move = self.moving(index)
         return self.chunks[index].holder if move is None else move.target
 
@@ -398,7 +407,8 @@ class DataPlan:
         self._begin([(index, target) for index, _, target in wanted], how, delivery)
 
     def _begin(self, wanted: Iterable[tuple[int, Holder]], how: How, delivery: int = 0) -> None:
-        """Let each chunk move to its member. Holders are asked to give their chunks up."""
+        """Begin to move each chunk to its new member. The lead asks the present holders to give the
+        chunks up."""
         self.renew({self._move(index, member, how, delivery) for index, member in wanted})
         for move in self.moves.values():
             if move.begun and not move.asked:
@@ -541,8 +551,8 @@ class DataPlan:
             self._unchecked.add(index)
 
     def lose(self, gone: Collection[Holder]) -> None:
-        """Let the points of these members be visited again, because the last version lacks their
-        rows (what their points had added)."""
+        """Let the points of these members be visited again. What these points had added is missing
+        from the last version, because the rows of the members are."""
         for index in {index for holder in gone for index in self.held.get(holder, ())}:
             move = self.moving(index)
             if move is None or move.phase is not MovePhase.ARRIVED or move.target in gone:
@@ -588,14 +598,14 @@ class DataPlan:
     # -- leases --------------------------------------------------------------------------------
 
     def renew(self, holders: Collection[Holder]) -> None:
-        """Number the leases of these members again, because they have changed. The handler of the
-        event sends them."""
+        """Give the leases of these members new numbers, because they have changed. The handler of
+        the event sends them."""
         for holder in holders:
             self.numbers[holder] = self.numbers.get(holder, 0) + 1
         self._state.changed.update(holders)
 
     def renew_existing(self, holders: Iterable[Holder]) -> None:
-        """Renew the leases of these members, as far as they have one."""
+        """Renew the leases of those of these members that have one."""
         self.renew({holder for holder in holders if holder in self.numbers})
 
     def take_changed(self) -> set[Holder]:
@@ -657,11 +667,11 @@ class DataPlan:
         return visited
 
     def _remembered(self, index: int, passes: int, cursor: int) -> tuple[int, int]:
-        """Kind statistics: up to which pass and cursor a report of progress counts. *A visit that ends
-        the last pass does not count if the holder was told to give the chunk up without sending the
-        memory of its points*: the holder then subtracts these points again, perhaps in the same
-        contribution. The report counts up to the beginning of the last pass, because the next holder
-        begins there."""
+        """Kind statistics: up to which pass and cursor a report of progress counts. *Normally the
+        whole report counts. There is one exception: the report ends the last pass, but the holder
+        was told to give the chunk up without sending the memory of its points.* The holder then
+        subtracts these points again, perhaps in the same contribution. So the report counts only up
+        to the beginning of the last pass, where the next holder begins."""
         move = self.moving(index)
         forgotten = move is not None and not move.in_flight
         if forgotten and self.epochs is not None and passes >= self.epochs:
@@ -669,7 +679,7 @@ class DataPlan:
         return passes, cursor
 
     def settle(self) -> None:
-        """End the fold: the next one contains progress that was recorded as `ahead`."""
+        """End the fold. The next fold contains the progress that was recorded as `ahead`."""
         self._ahead.settle()
 
     def recorded(self, names: Mapping[Holder, str]) -> tuple[RecordedChunk, ...]:

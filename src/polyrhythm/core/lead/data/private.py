@@ -1,15 +1,14 @@
 """Private data: every worker has its own data set (`--data-private`).
 
-*Only the worker with the name of its owner visits the points of a data set, unless the owner shares
-them (`--share-data`). When the owner is gone, the chunks that others hold stay with them, and the
-other chunks are excluded from the passes. When the owner comes back with the same data set, these
-chunks count again: visits that counted are not repeated, and passes that the others have completed
-meanwhile are not made up.* The chunks of a worker that joins late begin with the present pass. So the
-number of passes never falls.
+*Only the worker that owns a data set visits its points, unless the owner shares them
+(`--share-data`). When the owner leaves, chunks that other members hold stay with them, and the
+other chunks are excluded from the passes. When the owner comes back with the same data set, the
+excluded chunks count again. Visits that have counted are not repeated. The owner does not make up
+for passes that the others completed meanwhile.* The chunks of a worker that joins late begin with
+the present pass. So the number of full passes never falls.
 
-A chunk always belongs to the same data set. When the holder of the chunk is gone, the chunk goes back
-to its owner. If the owner is gone too, the chunk goes to a member with an inactive copy of its
-points.
+A chunk always belongs to the same data set. When its holder leaves, the chunk goes back to its
+owner. If the owner has left too, it goes to a member with an inactive copy of its points.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -28,8 +27,8 @@ from polyrhythm.wire.messages.reasons import Field
 
 
 class PrivateDataSet(msgspec.Struct, eq=False):
-    """The data set of one worker. `base`: the number of its first point, counted over all data
-    sets."""
+    """The private data set of one worker. `base`: the number of its first point, if the points of
+    all data sets are numbered together."""
 
     name: str
     base: int
@@ -45,9 +44,9 @@ class PrivateDataSet(msgspec.Struct, eq=False):
     fingerprint: str = ""
     """The fingerprint of the data set; empty if it is not known."""
     expected: bool = False
-    """Whether the data set is in the checkpoint, and its worker may still announce it. Until then, or
-    until `stop_waiting`, its passes count: otherwise a worker that comes back first, and has made
-    more passes than the others, would end the passes of the others."""
+    """Whether the data set is in the checkpoint, and its worker may still announce it. Until then,
+    or until `stop_waiting`, its passes count. Otherwise a worker that comes back first, and that
+    has made more passes than the others, would end the job too early."""
 
 
 class PrivateState(msgspec.Struct):
@@ -107,7 +106,7 @@ class PrivateData:
         self._set_of += [found] * len(chunks)
 
     def _expect_only(self, expected: Iterable[PrivateDataSet]) -> None:
-        """Of the data sets of the checkpoint, only these may still be announced."""
+        """Wait only for these data sets, of all that are in the checkpoint."""
         found = set(expected)
         for each in self._expected:
             each.expected = each in found
@@ -137,7 +136,7 @@ class PrivateData:
         shares: bool = False,
     ) -> None:
         """Add the data set of a member, which has this many points. `least`: the fewest points of a
-        chunk. The member does not get the chunks of its earlier incarnation yet, as long as
+        chunk. The member does not get the chunks of its earlier incarnation as long as
         contributions of that incarnation may still count."""
         found = self._sets.get(name)
         if found is None or found.points != points or self._other(found, holder, fingerprint):
@@ -147,7 +146,7 @@ class PrivateData:
         elif found.holder is None and (loose := self._loose(found)):
             back = sum(self.plan.chunks[index].points for index in loose)
             total = self.plan.points + back
-            if back < points:  # other workers hold the rest
+            if back < points:  # other workers hold the other chunks
                 self._tell("data-partly-back", name, back, total, all=points)
             else:
                 self._tell("data-back", name, back, total)
@@ -155,7 +154,7 @@ class PrivateData:
             self._mine.pop(found.holder, None)
         found.worker, found.holder, found.shares = holder[0], holder, shares
         found.fingerprint = fingerprint or found.fingerprint
-        if not shares:  # the earlier data sets of this worker are not shared any more either
+        if not shares:  # the worker no longer shares its earlier data sets either
             for each in self._set_of:
                 each.shares = each.shares and each.name != name
         self._mine[holder] = found
@@ -167,8 +166,8 @@ class PrivateData:
     @staticmethod
     def _other(found: PrivateDataSet, holder: Holder, fingerprint: str) -> bool:
         """Whether a member that comes back certainly has another data set than before. A member
-        that was not away is allowed to change the values of its points, so its data set counts as
-        the same."""
+        that has never been away may change the values of its points; its data set counts as the
+        same."""
         if found.holder == holder or not fingerprint:
             return False
         return not alike(found.fingerprint, fingerprint)
@@ -188,8 +187,8 @@ class PrivateData:
         self._state.news.append(Reason(code, fields))
 
     def _tell_replaced(self, old: PrivateDataSet, points: int, *, shares: bool) -> None:
-        """Report that a worker has come back with another data set. If it does not share that one,
-        other workers drop the old points (`drop_unshared`)."""
+        """Note, for the journal, that a worker has come back with another data set. If the worker
+        does not share it, other workers drop the points of the old one (`drop_unshared`)."""
         if old.holder is not None:
             self._mine.pop(old.holder, None)
         kept = sum(self.plan.chunks[index].points for index in self._away(old)) if shares else 0
@@ -217,8 +216,9 @@ class PrivateData:
         return [index for index, at in holders if at is not None and at[0] != found.worker]
 
     def _lend(self, found: PrivateDataSet, passes: int) -> bool:
-        """Lease the chunks of a data set to its owner, unless another member has them. `passes`: the
-        present pass. Returns whether the lease of the owner changed."""
+        """Lease the chunks of a data set to its owner, except those that another member holds.
+        `passes`: the number of the present pass. Returns whether the lease of the owner has
+        changed."""
         loose = self._loose(found)
         if found.holder is None or not loose:
             return False
@@ -254,14 +254,15 @@ class PrivateData:
         return any(self._set_of[index] is not mine for index in held)
 
     def withdrawn(self, owner: Holder) -> list[int]:
-        """The chunks of a member that other members hold, although it does not share them any more."""
+        """The chunks of a member that other members hold, although the member no longer shares
+        them."""
         mine = self._mine.get(owner)
         return [] if mine is None or mine.shares else self._away(mine)
 
     def drop_unshared(self, owner: Holder) -> None:
-        """If this member does not share its points, drop the chunks of its earlier data sets: it
-        does not have these points any more, and others may not visit them. Call this when no such
-        chunk moves."""
+        """If this member does not share its points, drop the chunks of its earlier data sets: the
+        member no longer has these points, and others may not visit them. Call this when no such
+        chunk is moving."""
         mine, changed = self._mine.get(owner), set[Holder]()
         if mine is None or mine.shares:
             return
@@ -286,9 +287,10 @@ class PrivateData:
         copies: Mapping[Holder, Collection[int]],
         passes: int,
     ) -> None:
-        """Give every chunk that the members in `gone` held, and that is at the target of no move,
-        to its owner. A chunk whose owner is gone too goes to a member with a copy of its points.
-        All other chunks are excluded from the passes."""
+        """Find new holders for the chunks of the members in `gone`, except chunks that a move has
+        already brought to another member. Each of these chunks goes back to its owner. If the owner
+        has left too, the chunk goes to a member with a copy of its points. All other chunks are
+        excluded from the passes."""
         self._state.floor = passes
         changed = self._rescue(lost, gone, copies)
         loose: dict[PrivateDataSet, list[tuple[int, int]]] = {}
@@ -315,9 +317,8 @@ class PrivateData:
         gone: Collection[Holder],
         copies: Mapping[Holder, Collection[int]],
     ) -> set[Holder]:
-        """Hand chunks that have lost both their holder and their owner to members with copies of
-        their points, unless the owner had stopped sharing its points. Returns the members that get
-        chunks."""
+        """Give chunks that have lost both their holder and their owner to members with copies of
+        their points, unless the owner had stopped sharing. Returns the members that get chunks."""
         found: set[Holder] = set()
         for index, last in sorted(lost):
             owner = self._set_of[index]
@@ -336,8 +337,9 @@ class PrivateData:
     def _tell_released(
         self, found: PrivateDataSet, loose: list[tuple[int, int]], *, owner_left: bool
     ) -> None:
-        """Report what the removal of members means for this data set. `loose`: its chunks that lost
-        their holders, with the numbers of these workers. `owner_left`: its owner was removed."""
+        """Note, for the journal, what the removal of members means for this data set. `loose`: its
+        chunks without a holder, with the numbers of their last holders. `owner_left`: its owner was
+        removed."""
         by_others = [index for index, worker in loose if worker != found.worker]
         points = sum(self.plan.chunks[index].points for index, _ in loose)
         kept = sum(self.plan.chunks[index].points for index in self._away(found))
@@ -354,9 +356,9 @@ class PrivateData:
     # -- leases, passes and checkpoints --------------------------------------------------------
 
     def shift(self, holder: Holder, index: int) -> int:
-        """What is added to the numbers of a chunk's points in a lease. The points of a member's own
-        data set keep their numbers. Points of other data sets get higher numbers, and no two points
-        get the same number."""
+        """What is added to the numbers of a chunk's points in a lease. A member's own points keep
+        their numbers. The points of other data sets get higher numbers, so that no two points have
+        the same number."""
         mine = self._mine.get(holder)
         if mine is None:
             return 0

@@ -1,9 +1,9 @@
 """The evaluator: the member that evaluates the model for all members.
 
-*There is one evaluator as long as there are members that take part. At first it is the member with
-the lowest number. It stays the evaluator until it leaves, dies or is evicted; then the remaining
-member with the lowest number takes over. A former evaluator that comes back does not take over again
-by itself* (decision 061).
+*There is exactly one evaluator as long as any member takes part. At first it is the member with the
+lowest number. When it leaves, dies or is evicted, the remaining member with the lowest number takes
+over. A former evaluator that comes back does not become the evaluator again* (decision 061), unless
+it is chosen when the present one is gone.
 """
 
 import msgspec

@@ -1,5 +1,6 @@
-"""Which processes may join the job, when round 1 opens, and in which order a worker with several
-models must make their steps."""
+"""Decides which processes may join the job, when round 1 opens, and in which order a worker with
+several models must make their steps.
+"""
 
 import msgspec
 
@@ -73,7 +74,7 @@ class Opening(msgspec.Struct):
     _overdue: bool = False
 
     def on_resumed(self, now_ns: int) -> None:
-        """The model is known before any worker is here: the wait for workers begins."""
+        """Begin to wait for workers: a resumed job knows its model before any worker has joined."""
         self.since_ns = now_ns
 
     def on_admitted(self, now_ns: int) -> None:
@@ -87,7 +88,7 @@ class Opening(msgspec.Struct):
             self.wake_ns += paused_ns
 
     def on_lost(self) -> None:
-        """Do not wait any more for a worker that has left before round 1."""
+        """A worker has left before round 1: do not wait for it any more."""
         self._workers = max(1, self._workers - 1)
 
     def on_time(self, now_ns: int) -> None:

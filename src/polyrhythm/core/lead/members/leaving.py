@@ -1,12 +1,15 @@
 """Keeps track of removed members until every server knows of their removal, and decides whether the
 job is deserted.
 
-*A contribution that a member sent before its removal still counts while some server may not know of
-the removal. After that, the member's chunks go to other members. A member that was evicted for
-silence may rejoin. So may a member that leaves because it has lost its link to a server. A job
-without members is not deserted while such a member may rejoin, nor, if the job restarts its
-workers, during a grace period. While other members train, the links of an evicted member are closed
-after `links_s`: the network layer would end a link to a vanished host after the same time.*
+*A contribution that a member sent before its removal counts as long as some server may not know of
+the removal. After that, the member's chunks go to other members.*
+
+*Some removed members may rejoin: one that was evicted for silence, and one that leaves because it
+has lost its link to a server. While such a member may rejoin, a job without members is not
+deserted. If the job restarts its workers, it is not deserted during a grace period either.*
+
+*While other members train, the lead closes the links of an evicted member after `links_s`. After
+the same time the network layer would end a link to a host that has vanished.*
 """
 
 import math
@@ -59,7 +62,7 @@ class Removals(msgspec.Struct):
 
     def on_view_known(self) -> list[Holder]:
         """Note that every server knows the last view. Returns the removed members that are missing
-        from this view: now every server knows of their removal."""
+        from this view; every server knows of their removal now."""
         gone, self._telling = sorted(self._telling), set()
         return gone
 
@@ -68,8 +71,8 @@ class Removals(msgspec.Struct):
         return (worker, incarnation) in self._leaving or (worker, incarnation) in self._telling
 
     def may_rejoin(self, worker: int, incarnation: int, now_ns: int) -> None:
-        """Let this member rejoin: it was evicted, or removed because it opened another link, or it
-        leaves in order to join again."""
+        """Note that this member may rejoin: it was evicted, or it was removed because it opened
+        another link, or it leaves in order to join again."""
         self._evicted[worker] = incarnation
         if self.links_s < math.inf:
             self._links_until_ns[worker] = now_ns + round(self.links_s * 1e9)

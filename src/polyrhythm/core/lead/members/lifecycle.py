@@ -101,7 +101,7 @@ class Lifecycle:
         self.suspicion.expect(member.worker, now_ns)
         self._outbox.do(Bind(link, worker_name(member.worker), member.incarnation))
         self._network.learn(worker_name(member.worker), plain(hello.host), hello.identity)
-        # Tell the servers about the worker before the worker learns their addresses and dials them.
+        # Tell the servers about the worker before it learns their addresses and connects to them.
         self._outbox.introduce(member)
         identity, servers = self._outbox.identity(member), self._routing.roster.specs
         seat = self._outbox.seat.server
@@ -170,7 +170,7 @@ class Lifecycle:
         self._mode.fold(release, opened, now_ns)
 
     def send_stop(self, goal: Reason, folds: Folds, now_ns: int) -> None:
-        """Let every member read the final version and leave."""
+        """Let every member read the final version and then leave."""
         for member in self._view.members():
             if member.key not in self._rounds.enlisted:
                 # the servers do not know this member, so it cannot read the final version
@@ -188,8 +188,8 @@ class Lifecycle:
         self._mode.ask(sync.Joined(member.worker), now_ns)
 
     def enter_attached(self, now_ns: int) -> None:
-        """Let members enter that attached during the fold of round 0, or during a change of
-        routes."""
+        """Let members enter that attached their model during the fold of round 0 or during a change
+        of routes."""
         for member in self._view.all_attached():
             if not member.entered:
                 self._enter(member, now_ns)
@@ -220,8 +220,8 @@ class Lifecycle:
         self.remove(member, Reason("evicted"), now_ns)
 
     def exclude(self, member: Member, server: int, now_ns: int) -> None:
-        """Remove a member whose link to this server is broken, and tell it to rejoin, which it can
-        do when the link works."""
+        """Remove a member whose link to this server is broken. The member is told to rejoin; that
+        succeeds when the link works again."""
         since_ns = self._broken.since_ns(member.worker, server)
         silent_s = (now_ns - since_ns) / 1e9
         fields: dict[str, Field] = {"name": member.name, "server": server, "silent_s": silent_s}
@@ -236,7 +236,7 @@ class Lifecycle:
         self.remove(member, reason, now_ns)
 
     def call_for_servers(self, member: Member, now_ns: int) -> None:
-        """Tell a member that knows outdated servers to rejoin."""
+        """Tell a member to rejoin, because it has an outdated list of servers."""
         self._ask_to_rejoin(member, Reason("servers-changed"), now_ns)
 
     def close_links(self, now_ns: int) -> None:
@@ -248,8 +248,7 @@ class Lifecycle:
             self._removals.on_link_ended(worker, incarnation, now_ns)
 
     def on_removals_due(self, now_ns: int) -> None:
-        """Close links of evicted members, and end the job if it is deserted, if their time has
-        come."""
+        """Do what is due: close links of evicted members, and end the job if it is deserted."""
         self.close_links(now_ns)
         if self._removals.overdue(now_ns):
             self.end_if_deserted(now_ns)
@@ -323,7 +322,7 @@ class Lifecycle:
         self.end_if_lost(now_ns)
 
     def end_if_lost(self, now_ns: int) -> None:
-        """End the job if nobody has the parameters any more (`--optimizer-on workers`)."""
+        """End the job if no process has the parameters any more (`--optimizer-on workers`)."""
         if not self._ending.begun and (lost := self._sharing.lost) is not None:
             self._ending.finish(lost, self._mode.done, now_ns, failed=True, lost=True)
 

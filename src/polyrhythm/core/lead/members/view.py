@@ -1,7 +1,7 @@
-"""The view: which workers are members, under which incarnation.
+"""The view: which workers are members, and each member's incarnation.
 
-*The view epoch rises with every admission and removal. A worker's incarnation is the epoch at which it
-was admitted, so a worker that rejoins under its old name has a new incarnation.*
+*The view epoch rises with every admission and removal. The incarnation of a worker is the epoch at
+which it was admitted. So a worker that rejoins under its old name has a new incarnation.*
 """
 
 from collections.abc import Collection, Mapping

@@ -1,1 +1,3 @@
-"""How far a job has come: its goals, its objective, whether it learns, and sums for the journal."""
+"""How far a job has come: its goals, its objective, whether it learns, and the totals in the
+journal.
+"""

@@ -1,13 +1,19 @@
-"""Accounting: contributions, points and times of all rounds. One journal line sums up many rounds.
+"""Counts contributions, points and times over rounds, for the journal. One journal line covers many
+rounds.
 
-*Time is counted as redone if it was spent on points that did not count and are visited again: another
-worker has their chunk now, or the round closed without them (`--abandon` of fsp). The compute time of
-a worker that died before it contributed is not known. The wait of the last worker to arrive in a
-round is taken as the round-trip time, because this worker waits for no other worker.* The objective
-of a line is the mean over the points of its contributions. With kind statistics every contribution
-has the objective over all points, so the line has the last of these values. A line is due one second
-after the line before it, when a round closes for an unusual reason, and at the end of the job. A full
-pass has a line of its own, so that the journal has the curve of a short job too.
+*Time counts as redone if a worker spent it on points that did not count and are visited again,
+because another worker has their chunk now, or because the round closed without them (`--abandon` of
+fsp).* If a worker dies before it contributes, its compute time is not known.
+
+The worker that arrives last in a round waits for no other worker. So its waiting time is taken as
+the round-trip time.
+
+The objective in a line is the mean over the points of its contributions. With kind statistics every
+contribution contains the objective over all points, so the line has the last of these values.
+
+A line is written one second after the previous one, when a round closes for an unusual reason, and
+at the end of the job. Each full pass also has its own line, so that the journal of a short job
+contains a curve too.
 """
 
 import statistics
@@ -19,10 +25,11 @@ from polyrhythm.wire.messages import Trailer
 
 _LINE_EVERY_NS = 10**9
 _PASS_EVERY_NS = 10 * 10**6
-"""The least time between two lines about passes: a tiny data set must not fill the journal."""
+"""The least time between two lines about passes. Otherwise the passes of a tiny data set would fill
+the journal."""
 _MOST = 2**63 - 1
-"""Sums are at most this large, because numbers in the journal and in a snapshot of the lead have 64
-bits. A worker may report any times."""
+"""The upper limit of a sum. Numbers in the journal and in a snapshot of the lead have 64 bits, and
+a worker may report arbitrary times."""
 _ON_ARRIVAL = "on-arrival"
 _ABANDONED = "abandoned"
 _ALL_ARRIVED = "all-arrived"
@@ -180,8 +187,8 @@ class Accounting:
             self._pass_weight += report.weight
 
     def visit(self, worker: int, points: int) -> None:
-        """Count points that a worker has visited. Its earlier contributions contain all steps that
-        it made with them."""
+        """Count the points that a worker has visited. The steps that it made with them are in its
+        earlier contributions."""
         if points:
             self.workers.setdefault(worker, WorkerTotals()).points += points
             self._span.points += points

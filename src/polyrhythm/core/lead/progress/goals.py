@@ -32,7 +32,7 @@ class Targets(msgspec.Struct):
 
     _targets: tuple[Target, ...]
     _alone: bool
-    """Whether the targets are the only goals of the job."""
+    """Whether the job has no other goals than targets."""
     _missing: set[str]
     """The metrics of targets that no worker has reported yet."""
     _reported: Reported = msgspec.field(default_factory=Reported)
@@ -86,7 +86,7 @@ class Targets(msgspec.Struct):
     # -- decisions -----------------------------------------------------------------------------
 
     def reached(self) -> dict[str, Field] | None:
-        """The first target that is reached, or None."""
+        """The first target that is reached; None if none is."""
         for target in self._targets:
             name = target.metric
             value = self._objective if name == OBJECTIVE else self._reported.value(name)
@@ -96,7 +96,7 @@ class Targets(msgspec.Struct):
         return None
 
     def find_silence(self, open_ns: int) -> Reason | None:
-        """Returns a reason to write to the journal if no worker has reported anything, `open_ns`
+        """The reason to write to the journal if no worker has reported any value within `open_ns`
         after round 1 opened; else None."""
         waits = self._missing and not self._reported.names and open_ns >= _SILENT_NS
         return self._say() if waits else None
@@ -136,8 +136,8 @@ MOST_NS = 60 * 10**9
 
 
 def patience_ns(limit_ns: int, longest_ns: int) -> int:
-    """The patience of a job: how long it goes on after its time limit if no fold comes.
-    `longest_ns`: the longest time between two contributions of a worker before the limit."""
+    """The patience of a job: how long it waits for a fold after its time limit. `longest_ns`: the
+    longest time between two contributions of a worker before the limit."""
     return min(max(limit_ns // 10, LEAST_NS), MOST_NS) + longest_ns
 
 

@@ -1,5 +1,6 @@
-"""Whether a job learns: does the objective fall, rise or stagnate, or is it not finite? The
-objective of each full pass is compared with that of earlier passes."""
+"""Decides whether a job learns: whether its objective falls, rises, stagnates, or is not finite. It
+compares the objective of each full pass with that of earlier passes.
+"""
 
 import math
 from collections.abc import Mapping
@@ -48,12 +49,12 @@ class _Probed:
 
 
 class _Losses(msgspec.Struct):
-    """The mean of weighted losses, and its standard error.
+    """The weighted mean of losses, and its standard error.
 
-    Each loss is a mean over `weight` points. The difference of two losses at the same parameters
-    has the variance of one point's loss times `1 / weight + 1 / other weight`. Contributions that
-    follow each other were computed on nearly the same parameters. So their differences show the
-    noise alone, without the change of the objective during the pass.
+    Each loss is a mean over `weight` points. So the difference of two losses at the same parameters
+    has the variance of one point's loss, times `1 / weight + 1 / other weight`. Consecutive
+    contributions were computed on nearly the same parameters. Their differences therefore show only
+    the noise, and not the change of the objective during the pass.
     """
 
     _weight: float = 0.0
@@ -100,8 +101,8 @@ class Passes(msgspec.Struct):
     """The number of points visited at the last check."""
     _last: RunningMean | None = None
     _share: tuple[float, int] = (0.0, 0)
-    """The probe sample in the open round: the sum of the losses over its points, and their
-    number."""
+    """For the open round: the sum of the losses over the points of the probe sample, and the number
+    of these points."""
     _probed: _Probed | None = None
     """The last measurement on the probe sample, if it was made after the last check; else
     None."""
@@ -157,9 +158,9 @@ class Passes(msgspec.Struct):
         return PassObjective(passes, loss, change)
 
     def _probe_change(self, data_set: int) -> float | None:
-        """The change between two measurements on the probe sample. The two are compared only if
-        they are a full pass apart and over the same number of points: if a worker died, its share
-        of the sample is missing."""
+        """The change between two measurements on the probe sample. They are compared only if they
+        are a full pass apart and cover the same number of points. The number differs if a worker
+        died, because its share of the sample is then missing."""
         now, before = self._probed, self._compared
         if now is None:
             return None
@@ -176,22 +177,23 @@ _OF_GAIN = 0.1
 _OF_LEVEL = 0.05
 _ERRORS = 3.0
 _MOST_NOISE = 0.5
-"""The largest noise that is taken into account, as a share of the first objective. Exploding losses
-differ so much within a pass that their standard error alone would explain any rise."""
+"""The largest noise that counts, as a share of the first objective. When losses explode, they
+differ so much within a pass that any rise could be explained by their standard error."""
 _BACK = 0.25
-"""An objective is back at its best if it is above the best by at most this share of the margin for
-a rise."""
+"""After a rise, the objective is back at its best if it exceeds the best by at most this share of
+the margin for a rise."""
 _STALLS = 3
 _SETTLES = 5
-"""After this many passes without a fall, an objective counts as settled if the job has learned. If
+"""After this many passes without a fall, the objective counts as settled if the job has learned. If
 the job has learned little, the objective counts as stalled after `_STALLS` such passes."""
 _FLAT = 0.005
 _MOVES = 2 * _FLAT
 """A stagnating objective counts as falling again when it falls by this share of the first objective
 within `_SETTLES` passes, or `_STALLS` passes if the job has learned little."""
 _LEARNED = 0.05
-"""A total gain below this share of the first objective is too little for convergence. The loss of a
-classifier on labels that cannot be learned falls by less, to that of equal probabilities."""
+"""A total gain below this share of the first objective is too little for convergence. For example,
+when labels cannot be learned, the loss of a classifier falls by less than this, down to the loss of
+equal probabilities."""
 _LEAST_FOLDS = 100
 _LEAST_NS = 10 * 10**9
 """A job that has learned little is reported after this many folds and, unless it ends, after this
@@ -237,7 +239,7 @@ class Finding:
 
     @classmethod
     def read(cls, fields: Mapping[str, Any]) -> "Finding":
-        """The finding that a journal line with these fields describes."""
+        """Read a finding from the fields of a journal line."""
         return cls(
             LearningState(fields["state"]),
             fields["passes"],
@@ -284,7 +286,8 @@ class Trend(msgspec.Struct):
         if first is None:
             first = self.first = loss
         if self.best is None:
-            # a single round does not show how much its losses vary: use the error of the first pass
+            # a single round does not show how much losses vary, so the error of the first pass is
+            # used
             error = loss.error * math.sqrt(loss.points / first.points)
             self.best = RunningMean(first.value, error, first.points)
             self._bests = [first.value]
@@ -328,17 +331,19 @@ class Trend(msgspec.Struct):
 
 
 class Learning(msgspec.Struct):
-    """Judges whether a job learns. An objective that is not finite is reported at once; that
-    finding ends after a full pass in which all objectives were finite.
+    """Judges whether a job learns, once per full pass, by the mean loss of the pass. An objective
+    that is not finite is reported at once. This finding ends after a full pass in which all
+    objectives were finite.
 
-    *This is judged once per full pass, by the mean loss of the pass. A rise is measured from the
-    best pass so far. It counts only if it is larger than a tenth of the total gain so far, larger
-    than a twentieth of the objective itself, and larger than the spread of the losses explains; so
-    the noise of a healthy run does not count as a rise. After the n-th rise, the objective must be
-    back at its best for n passes in a row before it counts as falling. The objective stagnates when
-    its best value falls by less than 0.5% of the first objective: within five passes, if at least
-    5% were gained before (convergence); within three passes, if less was gained (a fault). The
-    fault needs evidence: a hundred folds and, while the job runs, ten seconds of training.*
+    *A rise is measured from the best pass so far. It counts only if it is larger than a tenth of
+    the total gain, larger than a twentieth of the objective, and larger than the spread of the
+    losses explains. So the noise of a healthy run does not count as a rise. After the n-th rise,
+    the objective counts as falling again only when it was back at its best for n passes in a row.*
+
+    *The objective stagnates if its best value falls by less than 0.5% of the first objective. If at
+    least 5% were gained before, five such passes mean convergence. If less was gained, three such
+    passes mean a fault. The fault is reported only after a hundred folds and, while the job runs,
+    ten seconds of training.*
     """
 
     _trend: Trend

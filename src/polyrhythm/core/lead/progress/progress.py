@@ -1,4 +1,4 @@
-"""How far the job has come: its goals, whether it learns, and whether it can reach a goal at all."""
+"""How far the job has come: its goals, whether it learns, and whether it can still reach a goal."""
 
 from typing import Any
 
@@ -32,11 +32,11 @@ counts as failed."""
 STOPPED = Reason("stopped")
 """The reason for an end that Ctrl-C or SIGTERM requested."""
 IDLE_ROUNDS = 3
-"""After this many rounds without a contribution the job ends: if there were points left, the chunks
-would have been shared again by then, and workers would have points to visit."""
+"""After this many rounds without a contribution the job ends. If any points were left to visit, the
+chunks would have been shared again by then, and some worker would have contributed."""
 MOST_SKIPPED = 100
-"""After this many contributions in a row that were left out, the job ends: if they were not finite,
-the model itself is probably not finite."""
+"""After this many consecutive contributions that were left out, the job ends. If they were not
+finite, the model itself is probably not finite."""
 
 
 def stopped(by: str) -> Reason:
@@ -58,8 +58,9 @@ class CountedSteps(msgspec.Struct):
         return self._made / self.workers
 
     def resume(self, record: Record) -> None:
-        """Continue from this checkpoint. *A resumed job with another number of workers has steps of
-        as many batches as before, because the schedule was written for them.*"""
+        """Continue from this checkpoint. *Even if the resumed job has another number of workers, a
+        step still counts as many batches as before, because the learning-rate schedule was written
+        for them.*"""
         self.workers = record.step_workers or self.workers
         steps = record.round + record.part if record.steps < 0 else record.steps
         self._made = steps * self.workers
@@ -136,7 +137,7 @@ class Goals:
         return 0 if self._state.opened_ns is None else now_ns - self._state.opened_ns
 
     def on_folded(self, rounds: int, passes: int, points: int = 0, now_ns: int = 0) -> None:
-        """`points`: how many points have counted."""
+        """Check the goals after a fold. `points`: the number of points that have counted."""
         state = self._state
         state.rounds, state.passes, state.points = rounds, passes, points
         state.seconds = self.open_ns(now_ns) / 1e9
@@ -402,8 +403,8 @@ class JobProgress:
                 line["workers"][worker]["passes"] = passes
 
     def _concluded(self, goal: Reason, now_ns: int) -> Reason:
-        """The reason with which the job ends at this goal. Before, check once more whether the job
-        learns."""
+        """The reason with which the job ends at this goal. Before that, check a last time whether
+        the job learns."""
         self._conclude(now_ns)
         return self.judged(goal)
 
@@ -439,7 +440,7 @@ class JobProgress:
         return max(0.0, min(found)) if found else None
 
     def break_off(self, rounds: int, why: str, now_ns: int) -> None:
-        """End the accounts in the middle of a round: the job ends without having reached a goal."""
+        """The job ends without a goal: close the accounts in the middle of a round."""
         line = self.accounting.line(rounds, why, self._plan.passes, now_ns)
         self._add_passes(line)
         self._outbox.note("rounds", **line)

@@ -1,13 +1,14 @@
-"""Contributions that the lead knows of, from the first report to the fold.
+"""The contributions that the lead knows of, from the first report about them to the fold.
 
 *A contribution is complete when every primary has reported it and its trailer has arrived, in any
-order. It belongs to the latest round in which a server added it. Contributions of a member that was
-removed still count until every server knows of the removal.*
+order. It belongs to the latest round in which a server added it. Contributions of a removed member
+count until every server knows of the removal.*
 
-*A report covers the slices of which its server was the primary in the routing epoch of the report.
-It stays valid until that server becomes the primary of more slices. A server that is promoted may
-lack contributions that its predecessor had reported and that are not folded yet. Their workers send
-these contributions again (they are "owed"), and no round is folded until they are reported again.*
+*A server's report covers the slices of which the server was the primary in the routing epoch of the
+report. The report is valid until the server becomes the primary of more slices. A server that is
+promoted may lack contributions that the former primary had reported and that are not folded yet.
+Such contributions are "owed": their workers send them again, and no round is folded until the new
+primary has reported them.*
 """
 
 import math
@@ -110,8 +111,8 @@ class Contributions(msgspec.Struct):
         return bool(self._partial)
 
     def name(self, members: Iterable[MemberSpec], round_: int) -> tuple[Row, ...]:
-        """Kind statistics: the rows that the fold of this round adds up, for the order that is sent
-        now. They are: for each member, the last contribution that is complete."""
+        """Kind statistics: the rows that the fold of this round must add up, for the order to the
+        servers. They are the last complete contribution of each member."""
         self._named_before = round_ + 1
         return tuple(
             Row(each.worker, each.incarnation, self.done(each.worker, each.incarnation))
@@ -228,8 +229,8 @@ class Contributions(msgspec.Struct):
     def late(
         self, primary_since: PrimarySince, among: Container[int] | None = None
     ) -> tuple[set[int], set[int]]:
-        """The workers whose trailer has arrived while a server's report is missing, and the servers
-        that have not reported. `among`: consider only these workers."""
+        """The workers whose trailer has arrived although a server's report is missing, and the
+        servers that have not reported. `among`: consider only these workers."""
         workers, servers = set[int](), set[int]()
         for (worker, _, _), partial in self._partial.items():
             if partial.trailer is not None and (among is None or worker in among):
@@ -248,7 +249,7 @@ class Contributions(msgspec.Struct):
             self.owed.pop(key, None)
 
     def excuse(self, worker: int, incarnation: int) -> None:
-        """Do not wait for the contributions that this member was to send again: it was removed."""
+        """A member was removed: do not wait for the contributions that it was to send again."""
         for key in [key for key in self.owed if key[:2] == (worker, incarnation)]:
             del self.owed[key]
             if self._complete[key].round < self._named_before:
@@ -256,8 +257,9 @@ class Contributions(msgspec.Struct):
 
     def torn(self, round_: int) -> bool:
         """Kind statistics: whether the version of this round may contain a contribution in some
-        slices but not in others. This happens if the fold named the contribution, then a server
-        that had it died, and then the worker died before it could send the contribution again."""
+        slices but not in others. This happens if three things follow each other: the fold names the
+        contribution, a server that has it dies, and the worker dies before it can send the
+        contribution again."""
         return self._torn == round_
 
     def on_folded(self, round_: int) -> None:
@@ -356,12 +358,12 @@ class InFlight(msgspec.Struct):
 
 
 def clamp(report: ContributionReport) -> ContributionReport:
-    """The report, with infinity in place of an objective or a probe value that is too large to
+    """The report, with infinity instead of an objective or a probe value that is too large to
     calculate with.
 
     A diverging run in double precision may report 1e200, and Python raises an error when it squares
-    that number. The decoder accepts such values, because the lead uses them to judge whether the job
-    learns (`core/lead/progress/learning.py`).
+    such a number. The decoder accepts these values, because the lead needs them to judge whether
+    the job learns (`core/lead/progress/learning.py`).
     """
     if not (_too_large(report.objective) or _too_large(report.probe)):
         return report

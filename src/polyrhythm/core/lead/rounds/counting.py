@@ -1,8 +1,8 @@
-"""The path of a contribution through the lead: from reports and trailer, which make it complete, to
-the job's progress and the policy.
+"""Follows a contribution through the lead. Reports and trailer make it complete; then it counts for
+the job's progress, and the policy learns of it.
 
-*A contribution counts once, when it is complete: then its points count as visited, the lease that
-it names is confirmed, and the policy learns of it.*
+*A contribution counts once, when it is complete. Its points then count as visited, and the lease
+that it names is confirmed.*
 """
 
 from collections.abc import Collection
@@ -25,7 +25,7 @@ class CountingState(msgspec.Struct):
     """Per member, a report of visited points. It is kept until the contributions with the steps
     that used these points are complete."""
     noted: set[int] = set()
-    """Workers for which the journal already says that they have no point to visit."""
+    """Workers of which the journal already says that they have no points to visit."""
 
 
 class Counting:
@@ -87,9 +87,10 @@ class Counting:
         self._mode.on_counted(now_ns)
 
     def _terminate(self, why: str, now_ns: int) -> None:
-        """End the job because the evaluator has found the parameters of its algorithm to be final.
-        The job ends with the fold that contains them, without waiting for the points of the open
-        round. The final parameters were computed from a sum over all points."""
+        """End the job, because the evaluator has found that the parameters of its algorithm are
+        final. The job ends with the fold that contains these parameters. It does not wait for the
+        points of the open round, because the final parameters were computed from a sum over all
+        points."""
         if not self._ending.begun and not self._stopping.asked:
             self._stopping.at_once = True
             self._stopping.reason = Reason("goal", {"goal": "terminated", "why": plain(why)})
@@ -125,13 +126,13 @@ class Counting:
         self._mode.end_if_idle(now_ns)
 
     def _skip(self, message: m.Abstained, member: Member, now_ns: int) -> bool:
-        """Leave out the contribution of a member, because the member asks for that. The round goes
-        on without the contribution. The member does not count as a worker without points, so the
-        step of the round does not become smaller. Returns False if the job ends."""
+        """Leave out a contribution at its member's request. The round goes on without it, and the
+        member is left out of the round's mean. So the step does not become smaller, as it does when
+        a worker has visited all of its points. Returns False if the job ends."""
         assert message.skipped is not None
         count, in_vain = self._progress.skip(message, self._commit(message))
-        # The journal gets a line for the first, the tenth, the hundredth contribution that is left
-        # out, and so on.
+        # The journal gets a line for the first, the tenth and the hundredth contribution that is
+        # left out, and so on.
         if str(count).strip("0") == "1":
             fields = plain_reason(message.skipped).fields
             self._outbox.note(
@@ -142,8 +143,8 @@ class Counting:
         return in_vain is None
 
     def _visit(self, member: Member) -> None:
-        """Count the points in the report of a member, if all contributions of the member are
-        complete: they contain the steps that used these points."""
+        """Count the points in the report of a member, once all of its contributions are complete:
+        the steps that used these points are in them."""
         if self._reports and not self._contributions.incomplete(*member.key):
             message = self._reports.pop(member.key, None)
             if message is not None:

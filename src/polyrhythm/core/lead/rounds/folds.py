@@ -1,5 +1,7 @@
-"""The open round and the fold that closes it (`Rounds`), and the orders of the lead (`Folds`). The
-mode (`modes.py`) decides when a fold is ordered and when it is complete."""
+"""`Rounds` keeps the state of the open round and of the fold that closes it. `Folds` asks the
+policy and sends the lead's orders. The mode (`modes.py`) decides when a fold is ordered and when it
+is complete.
+"""
 
 from collections.abc import Callable
 
@@ -90,8 +92,8 @@ class Rounds(msgspec.Struct):
         return self.round if self._folding is None or self._kept_open else self.round - 1
 
     def keep_open(self) -> None:
-        """Do not release workers yet, although every primary has folded: slices get new primaries
-        first."""
+        """Do not release workers yet, although every primary has folded, because slices get new
+        primaries first."""
         self._folding, self._kept_open = set(), True
 
     def begin_fold(
@@ -136,17 +138,19 @@ class Rounds(msgspec.Struct):
         self._rested.discard(worker)
 
     def _share(self) -> float:
-        """The fraction of a full step for the next fold. *A worker that has visited all of its points
-        still counts in the mean, with a change of zero.* If it did not count, steps would be noisier:
-        with one worker left, the step would use one batch, but at the learning rate that was chosen
-        for the batches of all workers. A worker that never had points does not count."""
+        """The fraction of a full step that the next fold makes. *A worker that has visited all of
+        its points still counts in the mean, with a change of zero.* If it did not count, steps
+        would become noisier: when only one worker is left, the step would use one batch, but with
+        the learning rate that was chosen for the batches of all workers. A worker that never had
+        any points does not count."""
         self.resting = len(self._rested.difference(self._arrived))
         contributed = len(self._arrived)
         return contributed / (contributed + self.resting) if contributed else 1.0
 
     def awaits(self, worker: int) -> bool:
-        """Whether this worker waits for the present version: its contribution is in the fold before. A
-        fold that a stop does not let wait may lack contributions of workers that still compute."""
+        """Whether this worker waits for the present version, because its contribution is in the
+        fold before it. After a stop that did not wait, the fold may lack contributions of workers
+        that still compute."""
         return worker in self._order
 
     def last_first(self, workers: frozenset[int]) -> list[int]:
@@ -166,8 +170,8 @@ class Rounds(msgspec.Struct):
         return self._close_if(primaries)
 
     def on_answered(self, message: Folded) -> None:
-        """Note that a server has answered the fold while primaries change. The fold cannot be
-        complete before that change is."""
+        """Note that a server has answered the fold while primaries change. The fold can be complete
+        only after that change."""
         if self._folding is not None and message.round == self.round:
             self._folding.add(message.server)
 
@@ -265,8 +269,8 @@ class Folds:
         self._outbox.note("policy", **change.noted())
 
     def hold(self, whole_only: bool, change: Reason | None) -> None:
-        """Kind statistics: decide whether workers keep their parameters if points are missing from
-        the sum. The releases tell them; a change is written to the journal."""
+        """Kind statistics: decide whether workers keep their parameters while points are missing
+        from the sum. The releases tell the workers; the journal gets a line if this changes."""
         self._rounds.whole_only = whole_only
         if change is not None:
             self._outbox.note("m-steps", **change.noted())
@@ -329,9 +333,10 @@ class Folds:
                 self._send_release(member, readers, common)
 
     def _share(self, member: Member, terms: sync.RoundTerms) -> tuple[int, int]:
-        """Which part of the probe sample the member evaluates; (0, 0) if none. *Together the members
-        evaluate every point whose position is a multiple of `probe_parts`, however many members there
-        are, because values of the objective are compared even after a worker has joined or left.*"""
+        """The member's part of the probe sample, as (part, number of parts); (0, 0) if it evaluates
+        none. *Together the members evaluate every point whose position is a multiple of
+        `probe_parts`. This does not depend on the number of members, because the objective is also
+        compared across joins and leaves.*"""
         part, parts = self._rounds.part_of(member.worker) if terms.probe else (0, 0)
         return part * terms.probe_parts, parts * terms.probe_parts
 

@@ -159,7 +159,7 @@ class ByArrival:
         self._end_with_fold(self._progress.judged(stopped), now_ns)
 
     def stop_waiting(self, now_ns: int) -> None:
-        """Do nothing: a stop does not wait for a round."""
+        """Do nothing: in this mode a stop does not wait for a round."""
 
     def _end_with_fold(self, reason: Reason, now_ns: int) -> None:
         self._ending.goal = reason
@@ -229,19 +229,20 @@ class ByArrival:
 
 
 MANY_MISSING = 0.05
-"""A hold (see `MStepHold`) is written to the journal when more than this share of the points is
+"""A hold (see `MStepHold`) is written to the journal if more than this share of the points is
 missing. A chunk that moves from a slow worker to a fast one is about 1% of the points, and is
 missing from one version only."""
 MOST_PASSES = 2
-"""A hold ends at the latest after this many passes. The workers that got the missing points visit
-them first. If all workers are equally fast, this takes less than one pass; the second pass is for
-slow workers."""
+"""A hold ends at the latest after this many passes. The workers that received the missing points
+visit them first. If all workers are equally fast, that takes less than one pass; the second pass
+leaves time for slow workers."""
 
 
 @dataclass(frozen=True, slots=True)
 class SummedPoints:
-    """`points`: how many points the data set has. `missing`: how many of them are not in the sum of a
-    version. `visited`: how many points were visited since the job began."""
+    """How complete the sum of a version is. `points`: the number of points in the data set.
+    `missing`: how many of them are not in the sum. `visited`: how many points were visited since
+    the job began."""
 
     points: int
     missing: int
@@ -249,25 +250,26 @@ class SummedPoints:
 
 
 class MStepHold(msgspec.Struct):
-    """Kind statistics: whether workers may compute new parameters (an M-step) from a sum that lacks
-    points.
+    """Kind statistics: decides whether workers may compute new parameters (an M-step) from a sum
+    that lacks points.
 
     The servers keep a sum for each worker, its row. When a worker dies, its row leaves the total,
     and its points are missing until their new holders have visited them. Points that move with
-    their memory are missing for a version or two. An M-step finds the best parameters for the
-    points in the total, so it may make the objective of all points worse; where the order of the
-    points follows their values, it would move the centres of whole clusters to other points. *So
-    M-steps are put on hold while points are missing from a total that has contained all points:
-    workers keep their parameters. Then the objective of all points never gets worse (FSP's Theorem
-    2).* At the beginning of a job, parameters from a part of the points are better than the first
-    ones, so there is no hold.
+    their memory are missing for one or two versions. An M-step finds the best parameters for the
+    points in the total. If points are missing, it may make the objective over all points worse. If
+    the data set is sorted by value, it would even move the centres of whole clusters.
 
-    The lead says with every version whether workers need a total over all points. Workers know from
-    the total itself whether it is one: the lead does not know in which version the holder of a
-    moving chunk subtracts its points.
+    *So M-steps are put on hold when points are missing from a total that contained all points
+    before: workers keep their parameters. Therefore the objective over all points never gets worse
+    (FSP's Theorem 2).* At the beginning of a job there is no hold, because parameters from some of
+    the points are better than the initial ones.
 
-    *A hold ends in any case when as many points were visited as the data set has in two passes.
-    After that, the next hold begins only when all points were in the total again.*
+    With every version the lead says whether workers need a total over all points. Workers find out
+    from the total itself whether it is complete, because the lead does not know in which version
+    the holder of a moving chunk subtracts its points.
+
+    *A hold always ends when as many points were visited as the data set has in two passes. The next
+    hold begins only after a total has contained all points again.*
     """
 
     _was_whole: bool = False
@@ -313,18 +315,17 @@ class ByRoundsState(msgspec.Struct, tag=True):
     part: float = 0.0
     whole: bool = True
     based_on_whole: bool = True
-    """Kind statistics: whether a version is whole. A whole version lacks no point that moves and,
-    after a goal in passes, no point of a member that has left since. `whole` is about the version
-    of the last fold that was ordered, `based_on_whole` about the version before it. *When a goal is
+    """Kind statistics: whether a version is complete. A complete version lacks no moving point and,
+    after a goal in passes, no point of a member that has left. `whole` is about the version of the
+    last fold that was ordered, `based_on_whole` about the version before it. *When a goal is
     reached, one more fold follows, with the parameters that the evaluator has computed from the
-    version before it. If points were missing from that version, because they were moving or their
-    member had left, more folds follow.*"""
+    previous version. If that version was not complete, further folds follow.*"""
     hold: MStepHold = msgspec.field(default_factory=MStepHold)
     noted_share: float = 1.0
     """The smallest share of a full optimizer step that was written to the journal so far."""
     postponed: tuple[frozenset[int], Reason] | None = None
-    """A fold that was decided and waits for new routes, or for contributions that workers send
-    again."""
+    """A fold that was decided but has to wait, either for new routes or for contributions that
+    workers send again."""
 
 
 class ByRounds:

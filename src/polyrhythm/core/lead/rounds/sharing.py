@@ -1,12 +1,13 @@
-"""Jobs with `--optimizer-on workers`: which members have the present version, and which of them sends
-it to the servers when these need it.
+"""Jobs with `--optimizer-on workers`: which members have the present version, and which member
+sends it to the servers when they need it.
 
-*A server publishes the sum of the gradients of a round, and a worker that has the version before makes
-the step with it. Everything else needs the parameters and the state of the optimizer themselves: a
-worker that joins, a checkpoint, a saved model. One worker then shares them: it sends those of the
-present version to the primaries. The next fold waits until every primary has them, so the version is
-the same for all* (decision 122). If that worker is lost, or slices get new primaries, a worker is asked
-again. If no member has the version any more and the servers do not have it either, the job ends.
+*After a round, a server publishes only the sum of the gradients. A worker that has the previous
+version makes the step with this sum. In three cases the servers need the parameters and the
+optimizer's state as well: a worker joins, a checkpoint is taken, or a model is saved. One worker
+then shares the present version: it sends its parameters and state to the primaries. The next fold
+waits until every primary has received them* (decision 122). If that worker is lost, or slices get
+new primaries, the lead asks a worker again. The job ends if neither a member nor the servers have
+the present version any more.
 """
 
 import msgspec
@@ -27,18 +28,18 @@ class SharingState(msgspec.Struct):
     active: bool = False
     """Whether workers make the optimizer's steps."""
     pending: bool = False
-    """Whether a worker is sharing the present version, and some primary does not have it yet."""
+    """Whether a worker is sharing the present version, and some primary has not received it yet."""
     sharer: tuple[int, int] = _NONE
     """The member that shares the version."""
     holders: set[int] = set()
-    """The primaries that have the version which is being shared."""
+    """The primaries that have received the version that is being shared."""
     before: set[tuple[int, int]] = set()
     """The members that have the version before the present one."""
     released: set[tuple[int, int]] = set()
     """The members that were released with the present version."""
     newcomers: set[tuple[int, int]] = set()
-    """Those of them that did not have the version before, and read the present one from the
-    servers."""
+    """The members in `released` that did not have the previous version and read the present one
+    from the servers."""
 
     @classmethod
     def begin(cls, job: m.JobSpec) -> "SharingState":
@@ -55,7 +56,8 @@ class Sharing:
         evaluator: Chosen,
         outbox: LeadOutbox,
     ) -> None:
-        """`evaluator`: the member that evaluates the model; it also shares it, if it has it."""
+        """`evaluator`: the member that evaluates the model. If it has the version, it is the one
+        that shares it."""
         self._state = state
         self._view = view
         self._routing = routing
@@ -75,7 +77,8 @@ class Sharing:
         return "" if member is None else member.name
 
     def on_folded(self) -> None:
-        """A fold is complete: its version is the present one, and only workers can have it."""
+        """Note that a fold is complete. Its version is the present one now, and only workers can
+        have it."""
         state, round_ = self._state, self._rounds.round
         if not state.active or round_ == 0:
             return
@@ -84,7 +87,7 @@ class Sharing:
 
     def lacks(self, member: Member) -> bool:
         """Whether a member that is released now needs the parameters and the state, because it does
-        not have the version before. If so, a worker is asked to share them."""
+        not have the previous version. If so, this call asks a worker to share them."""
         state = self._state
         if not state.active:
             return False
@@ -97,8 +100,8 @@ class Sharing:
         return lacks
 
     def ask(self) -> bool:
-        """Let a worker share the present version, unless the servers have it or are getting it.
-        Returns whether they have it now."""
+        """Let a worker share the present version, unless the servers already have it or are
+        receiving it. Returns whether they have it now."""
         if self._rounds.unshared and not self._state.pending:
             self._state.pending, self._state.holders = True, set()
             self._choose()
@@ -119,13 +122,14 @@ class Sharing:
         self._outbox.tell(member, m.Share(**identity, round=self._rounds.round))
 
     def _able(self) -> list[Member]:
-        """The members that have the present version, or make it from the one before."""
+        """The members that have the present version, or will make it from the previous one."""
         state = self._state
         keys = (state.before | state.released) - state.newcomers
         return [member for member in self._view.members() if member.key in keys]
 
     def on_holding(self, message: m.Holding) -> bool:
-        """Note that a primary has the version. Returns whether every primary has it now."""
+        """Note that a primary has received the version. Returns whether every primary has it
+        now."""
         state, primaries = self._state, self._routing.primaries
         known = message.routing >= self._routing.primary_since.get(message.server, 0)
         if not state.pending or message.round != self._rounds.round or not known:
@@ -140,7 +144,8 @@ class Sharing:
         return True
 
     def on_removed(self, key: tuple[int, int]) -> None:
-        """A member was removed. If it was to share the version, another member does so."""
+        """Handle the removal of a member. If it was to share the version, another member does
+        so."""
         state = self._state
         for keys in (state.before, state.released, state.newcomers):
             keys.discard(key)
@@ -148,8 +153,9 @@ class Sharing:
             self._choose()
 
     def on_promoted(self) -> None:
-        """Slices have new primaries, which have only the sums of their gradients. Let the version be
-        shared again if it was being shared, or if a worker may still be reading it."""
+        """Handle a change of primaries: the new primaries have only the sums of the gradients of
+        their new slices. If the version was being shared, or if a worker may still be reading it, a
+        worker shares it again."""
         state = self._state
         if not state.active or self._rounds.round == 0 or self._rounds.folding:
             return  # after a fold that is under way, only workers have its version anyway
@@ -160,14 +166,15 @@ class Sharing:
 
     @property
     def only_on_servers(self) -> bool:
-        """Whether the servers have the present version, and no member has it. *A slice that moved would
-        lose it: only sums move.*"""
+        """Whether the servers have the present version and no member has it. *A slice must not move
+        then: only sums are copied to another server, so its parameters would be lost.*"""
         shared = self._state.active and self._rounds.round > 0 and not self._rounds.unshared
         return shared and not self._able()
 
     @property
     def lost(self) -> Reason | None:
-        """Why the job cannot go on: nobody has the present version any more. None: it can."""
+        """Why the job cannot continue, because no process has the present version any more. None if
+        it can."""
         if not self._rounds.unshared or self._able():
             return None
         return Reason("state-lost", {"round": self._rounds.round})

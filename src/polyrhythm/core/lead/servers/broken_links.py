@@ -1,17 +1,21 @@
-"""Links between processes that both reach the lead: which pairs cannot talk, and which process of a
-pair must go.
+"""Handles a broken link between two processes that can both reach the lead: decides which of the
+two must go.
 
-*A server reports a link over which nothing comes. The link is at fault, and not the process at its
-other end, if the lead has heard from that process in the second half of the silence. A worker that
-rejoins reports a server that it cannot connect to.*
+*A server reports a link over which nothing arrives. The link is at fault, and not the process at
+its other end, if the lead has heard from that process during the second half of the silence. A
+worker that rejoins reports a server that it cannot connect to.*
 
-*One worker that cannot talk to one server is excluded: the others go on without it. It stays in the
-job without a place in the rounds, connects again every few seconds, and takes part when all its
-links work. A server that most workers cannot talk to is at fault itself: it is lost, and its
-replicas take over. Without replicas its workers are excluded, and the job goes on with the others.
-Of two servers that cannot talk to each other, the one with more broken links is lost; of equals,
-the one with the higher number. The lead's own server is never lost, and no server that has the only
-copy of a slice: the job then waits for the link, and `polyrhythm why` says so.*
+*If one worker cannot talk to one server, the worker is excluded and the others continue. It stays
+in the job without a place in the rounds, tries to connect every few seconds, and takes part again
+when all of its links work.*
+
+*If most workers cannot talk to a server, the server is at fault: it counts as lost, and its
+replicas take over. Without replicas, the workers that cannot reach it are excluded instead. If two
+servers cannot talk to each other, the one with more broken links counts as lost; if both have
+equally many, the one with the higher number does.*
+
+*The lead's own server never counts as lost, nor does a server with the only copy of a slice. In
+these cases the job waits for the link, and `polyrhythm why` says so.*
 """
 
 from collections.abc import Callable, Collection
@@ -29,7 +33,7 @@ from polyrhythm.wire import messages as m
 from polyrhythm.wire.messages.reasons import Field
 
 _REPORTS_MISSED = 3
-"""A silence that was not reported again for this many heartbeat intervals is over."""
+"""If a silence is not reported again for this many heartbeat intervals, it is over."""
 _FORGOTTEN_NS = 60 * 10**9
 """An excluded worker that has not come back after this time is forgotten."""
 
@@ -48,8 +52,8 @@ def _rank(name: str) -> tuple[bool, int]:
 
 @dataclass(frozen=True, slots=True)
 class Separation:
-    """What follows from a broken link. `leaves`: the name of the process that must go; None if the job
-    must wait for the link."""
+    """What follows from a broken link. `leaves`: the name of the process that must go; None if the
+    job waits for the link."""
 
     leaves: str | None
     reason: Reason
@@ -99,8 +103,8 @@ class BrokenLinksState(msgspec.Struct):
 
 class BrokenLinks:
     wake_ns = None
-    """None: the lead need not be woken to forget a report, because it does so with the next
-    heartbeat or tick."""
+    """Always None. The lead forgets old reports with its next heartbeat or tick, so it need not be
+    woken for that."""
 
     def __init__(
         self,
@@ -162,7 +166,7 @@ class BrokenLinks:
     # -- what has become of them ---------------------------------------------------------------
 
     def since_ns(self, worker: int, server: int) -> int:
-        """When the link of this pair, which was reported, fell silent."""
+        """Since when the reported link of this pair has been silent."""
         return self._state.links[worker_name(worker), server_name(server)].since_ns
 
     def exclude(self, worker: int, server: int, since_ns: int, now_ns: int) -> None:

@@ -1,8 +1,8 @@
-"""When what was measured of links is written to the journal.
+"""Writes the measurements of links to the journal.
 
-*A line has all measured rates, the throughput of each host, and a forecast of which server a round waits
-for longest. It is written when a link was measured for the first time, or when a rate has changed by a
-tenth since the last line, and at most every ten seconds.*
+*A line contains all measured rates, the throughput of each host, and a forecast: the server on
+which a round takes longest. A line is written when a link was measured for the first time, or when
+a rate has changed by a tenth since the last line, but at most every ten seconds.*
 """
 
 import msgspec
@@ -49,7 +49,7 @@ class LinkReport:
         self._outbox = outbox
 
     def on_settled(self, now_ns: int) -> None:
-        """The averages of rates have changed."""
+        """Write a line if one is due, because the averages of rates have changed."""
         state = self._state
         rates = {
             source: {target: rate for target, rate in to.items() if is_rate(rate)}

@@ -1,11 +1,12 @@
-"""When slices get another assignment to servers, because what was measured has changed.
+"""Decides when slices get a new assignment to servers, because the measurements have changed.
 
-*The lead considers a new assignment after a fold, when every slice is where the last one put it and
-something new was measured. It adopts one that pays (`core/placement/reassignment.py`): then slices
-move as they do when a server joins or leaves. The journal has the reason and the expected gain.*
+*After a fold, the lead considers a new assignment if every slice has reached the place that the
+last assignment gave it, and something new was measured. It adopts the new assignment if that pays
+(`core/placement/reassignment.py`). Slices then move as they do when a server joins or leaves. The
+journal has the reason and the expected gain.*
 
-With `elastic`, the lead itself measures: for each server, how long after the release of a round all
-contributions had arrived there.
+With `elastic`, the lead makes the measurements itself: for each server, the time from the release
+of a round until all contributions have arrived.
 """
 
 from collections.abc import Mapping
@@ -39,14 +40,15 @@ from polyrhythm.core.sync.policy import Traits
 from polyrhythm.wire.messages import JobSpec
 
 _ROUNDS = 20
-"""`elastic` fits its lines to this many rounds, and decides once in this many rounds."""
+"""`elastic` fits its lines to the last rounds, as many as this number, and makes one decision per
+this number of rounds."""
 
 
 class PlacementState(msgspec.Struct):
     throughputs: dict[str, SteadyRate] = {}
     """Per host."""
     wanted: int = 0
-    """How many measurements in a row said that a new assignment pays."""
+    """How many consecutive measurements have said that a new assignment pays."""
     opened_ns: int = 0
     arrived_ns: dict[int, int] = {}
     """When the present round was released, and when the last contribution arrived at each server."""
@@ -100,7 +102,7 @@ class Placement:
     # -- measurements --------------------------------------------------------------------------
 
     def _measure(self) -> bool:
-        """Read the throughput of hosts. Returns whether any has changed."""
+        """Read the measured throughput of hosts. Returns whether any value has changed."""
         state, changed = self._state, False
         hosts = self._network.hosts
         for gone in state.throughputs.keys() - set(hosts):
@@ -117,8 +119,8 @@ class Placement:
         return changed
 
     def _observe(self, now_ns: int) -> bool:
-        """Note how long the contributions of the round that was folded took to arrive. Returns whether
-        enough rounds were observed since the last decision."""
+        """Record how long the contributions of the last round took to arrive. Returns whether
+        enough rounds were recorded since the last decision."""
         state, routing = self._state, self._routing
         held = routing.held(routing.routes) if routing.at_goal and state.opened_ns else {}
         for server, arrived_ns in state.arrived_ns.items():
@@ -149,12 +151,12 @@ class Placement:
     # -- the decision --------------------------------------------------------------------------
 
     def _consider(self, forecast: Forecast, rounds: int) -> bool:
-        """Adopt a new assignment if it pays within this many rounds, according to this measurement
-        and the one before it."""
+        """Adopt a new assignment if it pays within this many rounds, by this measurement and by the
+        previous one."""
         state, routing, lines = self._state, self._routing, forecast.lines
         held = routing.held(routing.routes)
         now_s = forecast.seconds(held)
-        # no assignment of whole slices is faster than this division of the model
+        # this division of the bytes is at least as fast as any assignment of whole slices
         shares = water_fill([*lines.values()], sum(held.values()))
         divided = dict(zip(lines, shares, strict=True))
         goal = routing.routes
@@ -163,7 +165,7 @@ class Placement:
         prospect = self._prospect(forecast, now_s, goal)
         pays = prospect.pays(rounds, self._measured)
         state.wanted = state.wanted + 1 if pays else 0
-        # what `elastic` has observed is a mean over many rounds already
+        # what `elastic` has measured is already a mean over many rounds
         if state.wanted < (1 if self._elastic else CONFIRMATIONS):
             return False
         state.wanted = 0
@@ -173,7 +175,7 @@ class Placement:
 
     @property
     def _measured(self) -> int:
-        """Of how many measurements each rate is the mean."""
+        """How many measurements each rate is averaged over."""
         if self._elastic:
             return _ROUNDS
         return min(steady.count for steady in self._state.throughputs.values())
@@ -213,7 +215,8 @@ def forecast_hosts(
     network: Network,
     throughputs: Mapping[str, float],
 ) -> Forecast | None:
-    """The forecast from the throughput of hosts and the place of servers and members."""
+    """The forecast that is made from the throughput of hosts, with the present servers and
+    members."""
     workers: dict[str, int] = {}
     for member in view.members():
         host = network.host_of(worker_name(member.worker))
@@ -227,7 +230,7 @@ def forecast_hosts(
         network.rate,
         job.replicas,
         _sent_share(job),
-        # without rounds, and with sums that are sent while other slices are pushed
+        # these overlap: jobs without rounds, and sums that are sent while other slices are pushed
         overlaps=not traits.rounds or sums_only(job),
     )
 
@@ -236,6 +239,6 @@ _SENT = {"same": 1.0, "bf16": 0.5}
 
 
 def _sent_share(job: JobSpec) -> float:
-    """How many bytes are pushed and pulled for each byte of a slice."""
+    """How many bytes are pushed and pulled per byte of a slice."""
     pulled = _SENT[job.wire_dtype]
     return (pulled + 0.25) / 2 if job.push == INT8 else pulled

@@ -58,8 +58,8 @@ class Roster(msgspec.Struct):
         self._gathered = self.gathered
 
     def vacate(self, server: int) -> bool:
-        """Give up the place of a lost server. Returns True if no other process knows of the server;
-        then its number is free again."""
+        """Remove a lost server that may be replaced. Returns True if no other process knows of the
+        server, so that its number is free again."""
         if self.gathered or server not in self.addresses:
             return False
         del self.addresses[server]

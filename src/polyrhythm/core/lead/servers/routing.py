@@ -1,16 +1,18 @@
-"""Which slices each server holds, where slices move, and which worker seeds them.
+"""Decides which server holds which slice, how slices move, and which worker sends the initial
+parameters.
 
 *Round 1 opens on the initial parameters of one worker, the seeder. If the seeder dies before every
 server has all parameters, the routing epoch rises and the servers allocate their slices again.
-Messages of an older epoch are ignored, so that parameters of two seeders never mix.*
+Messages of an older epoch are ignored, so parameters of two seeders never mix.*
 
-*Later the epoch rises when a server is lost, joins or leaves, or has learned a slice. Servers keep
-the slices that they hold. Workers get the new routes when every server applies them.*
+*After that, the epoch rises when a server is lost, joins or leaves, and when a server has learned a
+slice. Servers keep the slices that they hold. Workers get the new routes when every server applies
+them.*
 
-*A scheme gives the goal of placement (`core/placement/schemes.py`), and each slice moves towards it
-on its own. A new goal is made when servers join, leave or are drained, and when the lead adopts one
-(`placement.py`). A server that is being drained has no part in the goal: when it holds no slice any
-more, it leaves.*
+*A scheme gives the goal of placement (`core/placement/schemes.py`), and each slice moves towards
+the goal independently of the others. A new goal is made when servers join, leave or are drained,
+and when the lead adopts a new assignment (`placement.py`). A server that is being drained gets no
+slice in the goal, and leaves when it holds no slice any more.*
 """
 
 from collections.abc import Mapping, Sequence
@@ -158,7 +160,8 @@ class RoutingTable(msgspec.Struct):
 
     @property
     def moving(self) -> bool:
-        """Whether slices are changing their primary and not every server applies that yet."""
+        """Whether some slices are changing their primary, and not every server applies the change
+        yet."""
         return self.change is not None and bool(self.change.promoted)
 
     @property
@@ -217,8 +220,8 @@ class RoutingTable(msgspec.Struct):
         )
 
     def propose(self, lines: Lines) -> tuple[Route, ...]:
-        """The goal that the scheme would give with this forecast. As many slices as possible stay
-        where they are."""
+        """The goal that the scheme gives with this forecast. As many slices as possible stay on
+        their servers."""
         staying, goal = self.roster.staying, self._goal
         stays = steps.candidates(self.routes, staying)
         return SCHEMES[goal.scheme].place(self._sizes, staying, goal.replicas, stays, lines)
@@ -263,9 +266,9 @@ class RoutingTable(msgspec.Struct):
         }
 
     def _since(self, pair: tuple[int, int], slices: frozenset[int]) -> int:
-        """The epoch since which this learner copies all of these slices. If the learner copied fewer
-        slices until now, the current epoch is returned, because earlier reports of the learner do not
-        cover all of the slices."""
+        """The epoch since which this learner has copied all of these slices. If it copied fewer
+        slices until now, the current epoch is returned, because earlier reports of the learner do
+        not cover all of them."""
         since, before = self._copying.get(pair, (self.epoch, frozenset[int]()))
         return since if slices <= before else self.epoch
 
@@ -312,9 +315,9 @@ class RoutingTable(msgspec.Struct):
         return SliceLoss(len(gone), sum(self._sizes[slice_] for slice_ in gone)) if gone else None
 
     def spares(self, server: int) -> bool:
-        """Whether the job would rather go on without this server than wait for it. *Without replicas
-        the job waits for every server until round 1, because seeding again costs more than a silence
-        that ends.*"""
+        """Whether the job prefers to continue without this server instead of waiting for it.
+        *Without replicas, the job waits for every server until round 1, because sending the initial
+        parameters again takes longer than a short silence.*"""
         return (self.seeding.done or self._goal.replicas > 0) and self.lost_with(server) is None
 
     def lose_server(self, server: int, now_ns: int) -> bool:
@@ -370,7 +373,7 @@ class RoutingTable(msgspec.Struct):
         here = (self.epoch, frozenset(self.roster.addresses), frozenset(self.roster.draining))
         if self.change is not None or not self.seeding.done or self._settled == here:
             return (
-                False  # this method is called after every round, and usually there is nothing to do
+                False  # this method is called after every round, and usually nothing has to change
             )
         goal = self.goal
         routes = steps.promote(self.routes, goal, self.epoch + 1) if promotes else self.routes

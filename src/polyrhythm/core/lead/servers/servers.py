@@ -1,10 +1,10 @@
-"""The servers of the job: they join, apply routes, are drained, become silent and are lost.
+"""The servers of the job: how they join, apply routes, are drained, become silent and are lost.
 
-*When a server is lost, replicas of its slices take over. The job ends only if a slice has no other
-copy. A silent server counts as lost too, unless it has the only copy of a slice, or is to get one
-before round 1: then the job waits for it. A server that is drained leaves when all of its slices are
-on other servers, and every worker knows that.* `routing.py` decides where slices are; this module
-tells the servers, and writes the journal.
+*When a server is lost, replicas take over its slices. The job ends only if a slice has no other
+copy. A server that is silent for too long counts as lost too. There are two exceptions, in which
+the job waits for it: the server has the only copy of a slice, or it is going to get one before
+round 1. A drained server leaves when all of its slices are on other servers and every worker knows
+that.* `routing.py` decides where slices are. This module tells the servers, and writes the journal.
 """
 
 from collections.abc import Mapping
@@ -27,8 +27,8 @@ from polyrhythm.wire.messages.operator import DRAIN
 from polyrhythm.wire.messages.reasons import Field
 
 UNKNOWN_FACTOR = 8
-"""The limit of silence, in heartbeat intervals, until enough heartbeats of a server are known. It
-is shorter than for a worker, because a server has finished its imports by then."""
+"""The limit of silence, in heartbeat intervals, while few heartbeats of a server are known. It is
+shorter than for a worker, because a server has finished its imports when it joins."""
 
 
 class ServersState(msgspec.Struct):
@@ -95,7 +95,8 @@ class Servers:
         return True
 
     def divide(self, nbytes: int) -> m.Division:
-        """How the job's model, which has this size, is cut into slices. That is decided once."""
+        """Decide how the job's model, which has this size, is cut into slices. This is decided only
+        once."""
         routing = self._routing
         if routing.division is None:
             reachable = any(
@@ -206,12 +207,13 @@ class Servers:
         return self._routing.slices_stay
 
     def drain(self, server: int, by: str, now_ns: int) -> Reason | None:
-        """Move the slices of this server to the others, and let it leave. `by`: the operator that asks
-        for this; empty if the server asks itself. A server that asks when all servers have joined, and
-        before round 1, leaves in round 1. Returns why that is not possible; else None."""
+        """Move the slices of this server to the others, and then let it leave. `by`: the operator
+        that requests this; empty if the server requests it itself. A server that requests it after
+        all servers have joined, but before round 1, leaves in round 1. Returns why that is not
+        possible; None if it is."""
         routing = self._routing
         if routing.roster.has_left(server):
-            # this is the second request; during the change, `dismiss` will answer both
+            # this is a second request; `dismiss` will answer both when the change is complete
             if routing.change is None or server not in routing.change.left:
                 self._operators.done(DRAIN, _drained(server), server=server)
             return None
@@ -233,7 +235,8 @@ class Servers:
         return None
 
     def dismiss(self, server: int) -> None:
-        """Tell a drained server to end: the other servers and the workers go on without it."""
+        """Tell a drained server to end, because the other servers and the workers continue without
+        it."""
         self.suspicion.forget(server)
         self._silent.discard(server)
         self._network.forget(server_name(server))
@@ -260,7 +263,7 @@ class Servers:
         self._network.forget(server_name(server))
         removed = Reason("server-removed", {"server": server}).because(noticed)
         self._outbox.do(Drop(server_name(server), removed))
-        # none of its slices is lost, so it has left in another way than it was asked to
+        # none of its slices is lost, so the server was drained and has ended before it was told to
         died = Reason("drained-by-death", {"server": server}).because(noticed)
         self._operators.done(DRAIN, died, server=server)
         seeds_again = routing.lose_server(server, now_ns)
@@ -291,9 +294,9 @@ class Servers:
     def on_unreachable(
         self, server: int, peer: int, incarnation: int, detail: str, now_ns: int
     ) -> Reason | None:
-        """Handle the report of a server that its link to the server `peer` has ended, so one of the
-        two must leave: the lead's own server stays, otherwise the server that reports first.
-        Returns why the job cannot continue; None if it can."""
+        """Handle the report of a server that its link to the server `peer` has ended. One of the
+        two must leave. If the lead runs in one of them, the other leaves; otherwise the server
+        leaves that has reported first. Returns why the job cannot continue; None if it can."""
         if server not in self._routing.roster.addresses:
             return None
         if incarnation != self._routing.roster.incarnations.get(peer):

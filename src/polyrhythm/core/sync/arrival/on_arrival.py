@@ -92,11 +92,11 @@ class Clocks(msgspec.Struct):
 
 
 class ViewChange(msgspec.Struct):
-    """View changes under policies without rounds: the lead tells the servers the members, and the
+    """View changes of jobs without rounds: the lead tells the servers who the members are, and the
     servers confirm.
 
-    A worker that joins may begin when every server knows of it. One view change runs at a time;
-    workers that join or leave meanwhile are part of the next one.
+    A worker that joins may begin when every server knows of it. One view change runs at a time.
+    Workers that join or leave meanwhile are part of the next one.
     """
 
     _started: bool = False
@@ -115,8 +115,8 @@ class ViewChange(msgspec.Struct):
         self._outdated = True
 
     def on_confirmed(self) -> frozenset[int]:
-        """Every server knows the view. The first call returns the first members, which can be
-        released now."""
+        """Note that every server knows the view. The first call returns the first members, which
+        can be released now."""
         self._running = False
         if self._started:
             return frozenset()
@@ -143,12 +143,13 @@ GATED = sync.Traits(rounds=False, kinds=frozenset({"gradient", "local"}))
 
 class Gate(Protocol):
     def on_arrived(self, worker: int, clocks: Clocks, now_ns: int) -> None:
-        """A worker has contributed, so its clock has advanced, and it asks to continue."""
+        """Note that a worker has contributed. Its clock has advanced, and it asks to continue."""
 
     def leave(self, worker: int) -> None: ...
 
     def open(self, clocks: Clocks, now_ns: int) -> tuple[frozenset[int], Reason]:
-        """Which of the workers that asked may continue, and why. Called after every event."""
+        """Which of the workers that asked may continue, and why. This is called after every
+        event."""
 
     def why(self, clocks: Clocks) -> Waiting: ...
 
@@ -157,7 +158,8 @@ AnyGate = TypeVar("AnyGate", bound=Gate)
 
 
 class OnArrival(msgspec.Struct, Generic[AnyGate]):
-    """A subclass says which gate it has, so that a policy can be restored from a snapshot."""
+    """The base of the policies without rounds. A subclass says which gate it has, so that the
+    policy can be restored from a snapshot."""
 
     traits: ClassVar[sync.Traits] = GATED
     _gate: AnyGate

@@ -1,7 +1,9 @@
-"""`ssp-restart`: SSP as the PSP paper describes it, to reproduce that paper's tables (PSP §3.1).
+"""`ssp-restart`: SSP as the PSP paper describes it, so that the paper's tables can be reproduced
+(PSP §3.1).
 
-A worker that is `bound` steps ahead of the slowest worker stops. After that, every other worker stops
-when it arrives. When all have stopped, all pull the parameters, and the clocks restart at zero.
+A worker that is `bound` steps ahead of the slowest worker stops. After that, every other worker
+stops when it has contributed. When all have stopped, all pull the parameters, and the clocks
+restart at zero.
 """
 
 import msgspec

@@ -1,8 +1,8 @@
-"""SSP and ASP: they use the same gate, SSP with a bound and ASP without one.
+"""SSP and ASP. They use the same gate: SSP with a bound, ASP without one.
 
-A worker may begin a step while its clock is at most `bound` ahead of the slowest member's clock, so
-clocks are never more than bound + 1 apart. Without a bound (ASP) a worker does not ask the lead
-before a step.
+A worker may begin a step while its clock is at most `bound` ahead of the slowest member's clock. So
+two clocks never differ by more than bound + 1. Without a bound (ASP), a worker does not ask the
+lead before a step.
 """
 
 from dataclasses import replace
@@ -72,8 +72,8 @@ class Ssp(OnArrival[Staleness]):
 class Asp(OnArrival[Staleness]):
     traits: ClassVar[Traits] = replace(
         GATED,
-        # asp accepts kind statistics for comparison only: it adds up changes that belong to
-        # different versions, and training may diverge (FSP's Fig. 14)
+        # asp accepts kind statistics only for comparison: it adds up changes of different versions,
+        # and training may diverge (FSP's Fig. 14)
         kinds=GATED.kinds | {"statistics"},
         asks_before_steps=False,
     )

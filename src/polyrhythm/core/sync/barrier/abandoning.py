@@ -1,10 +1,10 @@
 """FSP's patience with micro-batches that take long (FSP §3.1): `--abandon`.
 
-Once the interval is over, workers at the barrier wait for the others no longer than the patience. A
-worker whose micro-batch ends later than its own interval plus the patience leaves that micro-batch
-out, and visits its points again later. Points that it visited earlier in the same round still
-count. The first micro-batch of a round is never left out; otherwise a worker whose micro-batches
-all take too long would make no progress.
+When the interval is over, the workers at the barrier wait for the others no longer than the
+patience. If a micro-batch of a worker ends later than the worker's interval plus the patience, the
+worker leaves that micro-batch out, and visits its points again later. Points that it visited
+earlier in the round still count. The first micro-batch of a round is never left out. Otherwise a
+worker whose micro-batches all take too long would make no progress.
 """
 
 from polyrhythm.core.values import parse_duration

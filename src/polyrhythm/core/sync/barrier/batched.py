@@ -57,12 +57,12 @@ class MeasuredBatch:
 
 
 class BatchSize(msgspec.Struct):
-    """The search for the batch size of BSPV: it tries each size for four rounds, starting with 32
+    """The search for the batch size of BSPV. It tries each size for four rounds, starting with 32
     points. If no objective is reported, the size stays.
 
-    BSPV chooses the size at the beginning of training, by cost and benefit. FSP takes that rule
-    from another paper. This is a simple version of the rule: double the size while the objective
-    falls faster per second (the time at barriers included), then keep the best size.
+    The FSP paper takes the rule of this search from another paper; it compares cost and benefit.
+    This is a simple version of the rule: double the size while the objective falls faster per
+    second (including the time at barriers), then keep the best size.
     """
 
     _climb: Climb
@@ -134,8 +134,8 @@ class Batched(msgspec.Struct):
         self._measurement, self._most = RoundMeasurement(), 0.0
         cold = self._warm_up.in_round
         self._warm_up.close()
-        # the time of this round includes a worker's first step, so measure this batch size once
-        # more
+        # the time of this round includes a worker's first step, so this batch size is measured
+        # again
         if cold:
             return None
         return size.on_closed(measured)

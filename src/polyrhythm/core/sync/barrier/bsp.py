@@ -57,8 +57,8 @@ class Bsp(msgspec.Struct):
     _until_ns: int | None = None
     """When the timer fires."""
     _waiting: Decision = Decision(False, NO_WORKERS, None, _WAITING)
-    """The decision `wait until the timer fires`, made when the timer is set, and returned after
-    every event before that."""
+    """The decision to wait until the timer fires. It is made when the timer is set, and returned
+    after every event until the timer fires."""
 
     @property
     def members(self) -> list[int]:
@@ -134,11 +134,11 @@ class Bsp(msgspec.Struct):
     def fold_without_missing(
         self, decision: Decision, code: str, since_ns: int, now_ns: int
     ) -> Decision:
-        """Fold without the missing members, which were due at `since_ns`, if any member has
+        """Fold without the missing members, which were expected at `since_ns`, if any member has
         arrived.
 
-        `decision` is what this barrier has just decided. The fold also releases the workers that
-        `decision` releases.
+        `decision` is the present decision of this barrier. The fold also releases the workers that
+        it releases.
         """
         if not self._open or not self._missing or not self._arrived:
             return decision

@@ -1,10 +1,11 @@
-"""FSP: rounds end by time. When the interval is over, all workers contribute the points visited so
-far (FSP §3).
+"""FSP: rounds end by time. When the interval is over, every worker contributes the points that it
+has visited so far (FSP §3).
 
 With central coordination, the lead tells the workers when the interval is over. With
-semi-centralised coordination, each worker runs the interval on its own timer, shortened by how late
-its contributions arrived before, so that all arrive together (`lateness`); the lead still opens the
-next round. A worker that has visited all of its points asks the lead to end the round.
+semi-centralised coordination, each worker measures the interval with its own timer, and the lead
+only opens the next round. The timer of a worker is shortened by how late its earlier contributions
+arrived, so that all arrive together (`lateness`). A worker that has visited all of its points asks
+the lead to end the round.
 
 The barrier is that of BSP, with its timer. With `--abandon` the round closes without workers that
 exceed the patience (`abandoning`), except in rounds that measure the objective, because those need
@@ -80,7 +81,7 @@ class Lateness(msgspec.Struct):
         return known
 
     def own_interval(self, worker: int, interval_ns: int, *, probe: bool = False) -> int:
-        """The worker's interval in the coming round."""
+        """The interval of this worker in the next round."""
         known = self._of(worker)
         late_ns = round(known.late_ns)
         if probe and known.probe_ns:
@@ -235,7 +236,7 @@ class Fsp(msgspec.Struct):
         self._asked = False
 
     def _close(self) -> Reason | None:
-        """Choose the interval of the next round from the measurements of this one."""
+        """Use the measurements of this round to choose the interval of the next one."""
         self._pause_ns = self._over_ns = None
         measurement, self._measurement = self._measurement, RoundMeasurement()
         usual = not self._probed and not self._warm_up.in_last_round

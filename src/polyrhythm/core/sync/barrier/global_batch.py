@@ -1,9 +1,10 @@
-"""BSP with a fixed number of points in each round: each worker's batch follows the number of members.
+"""BSP with a fixed number of points in each round. The batch size of each worker depends on the
+number of members.
 
-*The points of a round are divided evenly among the members. If there is a remainder, the first
-members get one point more. A new division applies from the next round on. A member that had no points
-to visit in two rounds in a row gets no share until it contributes again, so that the others take over
-its points.*
+*The points of a round are divided evenly among the members. If they cannot be divided evenly, the
+first members get one point more. A new division applies from the next round on. If a member had no
+points to visit in two consecutive rounds, it gets no share until it contributes again, and the
+others take over its points.*
 """
 
 from typing import ClassVar

@@ -1,4 +1,4 @@
-"""The measurements of one round, and which rounds are not measured because a worker is warming up."""
+"""Measures rounds, and decides which rounds are not measured because a worker is warming up."""
 
 import msgspec
 

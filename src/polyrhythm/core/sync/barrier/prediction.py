@@ -1,15 +1,15 @@
 """PSP's prediction (PSP §3.2): how many steps each worker makes before all workers meet.
 
 The paper uses the least common multiple of the step times, which is not defined for measured times.
-Here every time T at which a worker ends a step is a candidate for the horizon, the time at which
-all workers meet. Worker i makes `n_i = floor(T / t_i)` steps, and the utilisation is `U(T) = sum
-n_i t_i / (P max n_i t_i)`. The plan uses the smallest T whose U is within 5% of the best. The plan
-is kept while its U is within 10% of the best.
+Here, every time T at which a worker ends a step is a candidate for the horizon, the time at which
+all workers meet. By then worker i has made `n_i = floor(T / t_i)` steps, where t_i is its step
+time. The utilisation is `U(T) = sum n_i t_i / (P max n_i t_i)`. The plan uses the smallest T whose
+U is within 5% of the best U. The plan is kept while its U is within 10% of the best.
 
-Times are rounded to three digits. So workers with about the same step time form one group, step
-times in a whole ratio meet exactly, and the cost of planning depends on the number of groups, not
-on the number of workers. At a candidate T the longest `n_i t_i` is T itself, so one sweep over the
-ends of steps gives every U.
+Step times are rounded to three digits. So workers with nearly the same step time form one group,
+and step times in a whole ratio meet exactly. The cost of planning depends on the number of groups,
+not on the number of workers. At a candidate T the longest `n_i t_i` is T itself, so one pass over
+the ends of all steps gives every U.
 """
 
 import math
@@ -90,7 +90,8 @@ def _three_digits(time: float) -> int:
 
 
 def _candidates(groups: Counter[int], first: int, last: int) -> tuple[list[int], list[float]]:
-    """All times from `first` to `last` at which a step ends, ascending, and their utilisations."""
+    """All times from `first` to `last` at which a step ends, in ascending order, each with its
+    utilisation."""
     ended: defaultdict[int, int] = defaultdict(int)
     for time, many in groups.items():
         computed = time * many
@@ -107,15 +108,15 @@ def _lengths(steps: Mapping[int, int], times: Mapping[int, float]) -> list[float
 
 
 class Prediction(msgspec.Struct):
-    """The recent step times of all workers, and the plan computed from them.
+    """The recent step times of all workers, and the plan that is computed from them.
 
-    A worker's step time is the mean of its last five measurements. The first measurement is dropped
-    when the second one comes, because a process's first step takes many times as long as its
-    others. All workers make one step per round until each of them has been measured.
+    The step time of a worker is the mean of its last five measurements. Its first measurement is
+    dropped when the second one arrives, because the first step of a process takes many times as
+    long as its others. Until every worker has been measured, all workers make one step per round.
 
-    One rule is not in the paper: a plan is also replaced if a new plan has at most half the horizon of
-    the old one. Without this rule, if one slow worker among a thousand became fast again, utilisation
-    would hardly change, and all workers would go on meeting as rarely as the slow worker needed.
+    One rule is not in the paper: a plan is also replaced if a new plan has at most half of its
+    horizon. Without this rule, one slow worker among a thousand that becomes fast again would
+    hardly change the utilisation. All workers would then continue to meet as rarely as before.
     """
 
     _cap: int = CAP

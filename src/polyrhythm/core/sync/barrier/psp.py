@@ -1,9 +1,9 @@
-"""PSP: a barrier at a predicted time, at which no worker stops computing.
+"""PSP: a barrier at a predicted time. No worker stops computing for it.
 
-The lead folds when every member has contributed after its predicted number of steps. Workers
-continue to train meanwhile, and rebase on the new parameters when they arrive. The barrier is that
-of BSP, with its timer; only the time at which each worker contributes differs (PSP §3.2;
-`prediction` has the rule).
+The lead folds when every member has contributed after its predicted number of steps. Meanwhile,
+workers continue to train. When the new parameters arrive, a worker adds the steps that it has made
+since its contribution. The barrier is that of BSP, with its timer. Only the time at which each
+worker contributes is different (PSP §3.2; the rule is in `prediction`).
 """
 
 from typing import ClassVar

@@ -19,15 +19,15 @@ FIRST_NS = 200 * 10**6
 _LONGEST_NS = 60 * 10**9
 _ROUNDS = 5
 _FAST = 4
-"""The speed of the workers is taken from the second fastest of five rounds. Disturbances only make
-rounds slower, so the faster rounds show the speed best."""
+"""The speed of the workers is taken from the second fastest of the last five rounds. Disturbances
+only make rounds slower, so fast rounds show the speed best."""
 _VARY = 1.2
 _PHIS = 2
-"""Without a learning rate, the interval at the start of a search is this many times the cost of a
+"""Without a learning rate: a search starts with an interval of this many times the cost of a
 barrier, so that barriers take a third of the time."""
 _LEAST_BATCH = 0.75
-"""Without a learning rate, the interval at the start of a search is at least this share of the
-interval in which the workers visit as many points as in a round of bsp."""
+"""Without a learning rate: a search starts with at least this share of the interval in which the
+workers visit as many points as in a round of bsp."""
 _ASK_EVERY = 4
 
 
@@ -134,14 +134,16 @@ class Bounds(msgspec.Struct):
     @property
     def start_ns(self) -> int:
         """The interval with which a search begins. The search moves away from it only as far as
-        measurements show a gain. It is within the limits.
+        measurements show a gain. It is always within the limits.
 
-        With a learning rate, it is the interval in which all workers together visit as many points as
-        in a round of bsp, because the user chose the rate for batches of that size; until a round has
-        been measured, it is the lower limit. Without a learning rate, short rounds do no harm except
-        for the cost of their barriers. So the interval is twice that cost. But it is not much shorter
-        than the interval in which the workers visit as many points as in a round of bsp, because
-        parameters that are computed from very few points are poor.
+        With a learning rate, it is the interval in which all workers together visit as many points
+        as in a round of bsp, because the user chose the rate for batches of that size. Until a
+        round has been measured, it is the lower limit.
+
+        Without a learning rate, short rounds have no disadvantage except the cost of their
+        barriers, so the interval is twice that cost. But it is not much shorter than the interval
+        in which the workers visit as many points as in a round of bsp, because parameters that are
+        computed from very few points are poor.
         """
         batch_ns = self._batch_ns()
         if self.rated:
@@ -161,10 +163,11 @@ class Bounds(msgspec.Struct):
 
 
 class BlindInterval(msgspec.Struct):
-    """The interval while no objective is reported: the interval with which a search would begin.
+    """The interval while no objective is reported. It is the interval with which a search would
+    begin.
 
-    The interval changes only if it differs from that length by more than a quarter. In every fourth
-    round workers are asked to measure the objective.
+    The interval follows that value only when the two differ by more than a quarter. In every fourth
+    round, workers are asked to measure the objective.
     """
 
     interval_ns: int

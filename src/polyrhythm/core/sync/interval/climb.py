@@ -1,9 +1,10 @@
-"""A search that tries one value after another while the objective falls faster per second.
+"""A search that tries one value after another, as long as the objective falls faster per second
+with each.
 
-Two baselines of FSP search in this way at the beginning of training: the halved interval and the
-doubled batch. One measurement of the objective ends a trial and begins the next one. So the next
-value is already in use when the value before it is judged. When the objective falls more slowly than
-with the value before, the search goes back to that value and ends.
+Two baselines of FSP search in this way at the beginning of training: one halves the interval, the
+other doubles the batch. Each measurement of the objective ends one trial and begins the next. So
+the next value is already in use when the previous value is judged. When the objective falls more
+slowly than with the previous value, the search goes back to that value and ends.
 """
 
 import msgspec
@@ -28,7 +29,8 @@ class Climb(msgspec.Struct):
 
     @classmethod
     def begin(cls, first: int, *, first_rounds: int, rounds: int) -> "Climb":
-        """`first_rounds`: how many rounds the first trial has. `rounds`: how many each other has."""
+        """`first_rounds`: the number of rounds of the first trial. `rounds`: the number of rounds
+        of every other trial."""
         return cls(first, first_rounds, rounds, first)
 
     @property

@@ -37,10 +37,11 @@ _DEARER = 1.05
 
 
 class FixedInterval(msgspec.Struct, tag=True):
-    """The interval of the command line, raised to the cost of a barrier while that is larger.
+    """The interval that the command line gives. While the cost of a barrier is larger, the interval
+    is raised to that cost.
 
-    A raised interval follows the cost of barriers: up if the cost grows by more than a twentieth,
-    and down if it falls by a fifth or more. Smaller changes are noise.
+    A raised interval follows the cost of barriers: it rises if the cost grows by more than a
+    twentieth, and falls if the cost falls by a fifth or more. Smaller changes are noise.
     """
 
     _asked_ns: int
@@ -75,7 +76,8 @@ a closed round into account, and returns a reason if the interval changes."""
 
 
 def parse_interval(text: str, *, rated: bool = True) -> Interval:
-    """`rated`: whether the user has chosen a learning rate."""
+    """Build the algorithm that `--interval` names. `rated`: whether the user has chosen a learning
+    rate."""
     match text.strip():
         case "auto":
             return AutoInterval() if rated else AutoInterval.without_rate()

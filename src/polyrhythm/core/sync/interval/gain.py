@@ -1,8 +1,8 @@
 """The gain of an interval (FSP §3.3, Eq. 7), and the interval with the highest gain.
 
 With an interval of eta seconds, one second of work lowers the objective by `g(eta) = a eta + b`.
-Workers compute on fresher parameters if intervals are short, so `a` is usually negative. Each
-interval also costs a barrier of phi seconds, so one second of elapsed time lowers the objective by
+With short intervals workers compute on fresher parameters, so `a` is usually negative. Each
+interval also costs a barrier of phi seconds. So one second of elapsed time lowers the objective by
 `gain(eta) = eta / (eta + phi) (a eta + b)`.
 """
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """g(eta) = a eta + b: the gain of one second of work as a function of the interval eta in
+    """The line g(eta) = a eta + b: the gain of one second of work with an interval of eta
     seconds."""
 
     a: float

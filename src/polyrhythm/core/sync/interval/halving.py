@@ -1,8 +1,8 @@
-"""FSP's baseline: the interval found by recursive binary searching (FSP §3.3).
+"""FSP's baseline: an interval that is found by recursive binary searching (FSP §3.3).
 
-The search begins with the interval of a full pass, and halves the interval (lambda = 2) while the
+The search begins with the interval of a full pass. It halves the interval (lambda = 2) while the
 objective falls faster per second than before. When the objective falls more slowly, the search goes
-back one step and ends. The paper notes that this search mistakes the trend of training for the
+back one step and ends. As the paper notes, this search mistakes the trend of training for the
 effect of the interval, so it tends to stop early.
 """
 

@@ -1,26 +1,27 @@
-"""FSP's interval, measured again in every stage of training (FSP §3.3, multi-stage linear fitting).
+"""FSP's automatic interval, which is measured again in every stage of training (FSP §3.3,
+multi-stage linear fitting).
 
 The search starts with the interval in which all workers together visit as many points as in a round
-of bsp, because the user chose the learning rate for batches of that size. The kind statistics has no
-learning rate. For that kind the search starts with twice the cost of a barrier, or with three quarters
-of the interval above, whichever is longer (`Bounds.start_ns`). The search moves away from its start only
-as far as measurements prove.
+of bsp, because the user chose the learning rate for batches of that size. The kind statistics has
+no learning rate. For it, the search starts with twice the cost of a barrier or with three quarters
+of the interval above, whichever is longer (`Bounds.start_ns`). The search moves away from its start
+only as far as measurements prove a gain.
 
 A trial consists of parts of several rounds each. Parts with the interval eta alternate with parts
-with 2 eta, and the objective is measured between parts. Each part at 2 eta is compared with the
-mean of the two parts beside it, which belongs to the same moment of training; so the trend of
-training cancels. Four such comparisons give the slope of the line g and its standard error, and g
-gives the interval with the highest gain per second (`gain`). Every slope within three standard
-errors has such a best interval; the one nearest to the starting interval is chosen. So noise alone
-does not move the interval. That matters because an interval that is too short costs at most half of
-the time (it is never shorter than a barrier), while one that is too long can make training fail.
+with 2 eta, and the objective is measured between the parts. Each part at 2 eta is compared with the
+mean of the two parts beside it, so that the general trend of training cancels out. Four such
+comparisons give the slope of the line g and its standard error, and g gives the interval with the
+highest gain per second (`gain`). Each slope within three standard errors leads to such an interval.
+Of these, the one nearest to the starting interval is chosen, so noise alone does not move the
+interval. An interval that is too short costs at most half of the time, because it is never shorter
+than a barrier. One that is too long can make training fail.
 
-The paper instead rolls back between two measurements, and trains on the same data twice. Here a part
-has several rounds, so that measuring the objective takes at most a tenth of the time, and one lucky
-step does not decide. At the beginning of a job the objective is measured on a part of the sample
-only, if the whole sample would make a trial longer than the job so far. So a short job soon has its
-first trial, and spends little time on it. A stage ends after three checks in a row that find less
-than 80% of the promised gain. Checks become rarer while trials confirm the interval.
+The paper instead restores earlier parameters between two measurements, and trains on the same data
+twice. Here a part has several rounds. So measuring the objective takes at most a tenth of the time,
+and one lucky step does not decide. If a trial would take longer than the job has run, the objective
+is measured only on a part of the sample. So a short job soon has its first trial, and spends little
+time on it. After a trial, the gain is checked regularly, and less often while trials confirm the
+interval. A stage ends after three consecutive checks that find less than 80% of the promised gain.
 """
 
 import math
@@ -44,28 +45,28 @@ from polyrhythm.core.sync.interval.gain import Line
 _FIRST_NS = 10 * 10**6
 _FIRST_UNRATED_NS = 25 * 10**6
 """The length of the first rounds without a learning rate. The first round replaces the initial
-parameters by parameters that are computed from its points. If these are very few points, the new
-parameters can be worse than the initial ones."""
+parameters by parameters that are computed from its points. Parameters from very few points can be
+worse than the initial ones."""
 _WARM_UP = (5, 12)
 """The smallest and the largest number of rounds before the first trial. In the first round the processes
 are still warming up. The second round measures the objective, and so shows how long measuring takes. The
 other rounds approach the interval in which each worker visits one batch."""
 _ABOUT_ONE = (0.67, 1.5)
 _SHORTER, _LONGER = 4, 2
-"""A stage may divide the interval by up to 4, or double it at most. An interval longer than those
-tried is never chosen: an interval that is too long does more harm than one that is too short, and the
-line is right only near the measured lengths."""
+"""A stage divides the interval by up to 4, or at most doubles it. It never chooses an interval that
+is longer than those that it has tried. An interval that is too long does more harm than one that is
+too short, and the line is right only near the measured lengths."""
 _ENOUGH = 0.8
 _CHECKS = 3
 _COMPARISONS = 4
 _ERRORS = 3.0
-"""How many standard errors the true slope may be away from the measured one."""
+"""By how many standard errors the true slope may differ from the measured one."""
 _LEAST_ROUNDS, _MOST_ROUNDS = 4, 1_000
 """The smallest and the largest number of rounds in one part of a trial. Without the upper limit, a wrong
 report of a worker about the time to measure the objective could make a trial endless."""
 _MOST_MISSED = 8
-"""For how many rounds in a row an objective may be missing. With kind statistics there is none while
-points travel from worker to worker, because these points are missing from the sum."""
+"""For how many consecutive rounds an objective may be missing. With kind statistics there is no
+objective while points move between workers, because these points are missing from the sum."""
 _PROBES = 10
 """A part of a trial takes this many times as long as measuring the objective, unless it would then
 have more than `_MOST_ROUNDS` rounds."""
@@ -74,9 +75,9 @@ _SAMPLES = (1, 2, 4, 8)
 share is as large as possible, but a trial must not take longer than the job has trained so far. The
 first measurement of a job uses an eighth."""
 _NARROWEST, _WIDEST = 4, 8
-"""The smallest and the largest number of rounds between two checks of the gain that a trial has
-promised. The unit is the number of rounds in one part of the trial. A stage has at least three checks,
-so it takes longer than its trial, which has nine parts."""
+"""The smallest and the largest number of rounds between two checks of the promised gain, as
+multiples of the rounds in one part of the trial. A stage has at least three checks, so it takes
+longer than its trial, which has nine parts."""
 _CLEARLY_LONGER = 1.2
 _ALIKE = 1.25
 
@@ -258,8 +259,8 @@ class AutoInterval(msgspec.Struct, tag=True):
 
 
 def _plan(part: int) -> list[tuple[int, bool]]:
-    """The rounds of a trial: parts at eta and at 2 eta in turn, all of the same duration. The last
-    round belongs to no part; it measures the objective at the end of the last part."""
+    """The rounds of a trial: parts at eta and at 2 eta alternate, and all take equally long. The
+    last round belongs to no part. It measures the objective at the end of the last part."""
     short, long = [(1, at == 0) for at in range(part)], [(2, at == 0) for at in range(part // 2)]
     return [*(short + long) * _COMPARISONS, *short, (1, True)]
 
@@ -292,8 +293,8 @@ def _slope(
 ) -> float:
     """The slope from one comparison of three parts.
 
-    0 if the rounds of the middle part were not clearly longer, because a worker had visited all of
-    its points: then nothing is known about longer intervals.
+    Returns 0 if the rounds of the middle part were not clearly longer, because a worker had visited
+    all of its points. Then nothing is known about longer intervals.
     """
     length, gained = (before[0] + after[0]) / 2, (before[1] + after[1]) / 2
     if middle[0] < _CLEARLY_LONGER * length:

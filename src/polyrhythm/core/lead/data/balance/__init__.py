@@ -1,1 +1,3 @@
-"""Balanced passes (FSP §4): how many points move from slow workers to fast ones, and why."""
+"""Balances the passes of workers (FSP §4): decides how many points move from slow workers to fast
+ones, and gives the reason.
+"""

@@ -37,14 +37,15 @@ class HeldChunk:
 def choose(
     held: Sequence[HeldChunk], amount: float, last_pass: int | None, *, ends: bool
 ) -> list[int]:
-    """Choose chunks with about `amount` points in all. `last_pass`: the number of passes after
-    which the job ends; None if no number of passes ends it. `ends`: all members are to finish the
-    job at the same time, so `amount` counts remaining visits instead of points.
+    """Choose chunks of one worker that have about `amount` points together. `last_pass`: the number
+    of passes after which the job ends; None if no number of passes ends it. `ends`: the aim is that
+    all members finish the job at the same time, so `amount` is a number of remaining visits instead
+    of points.
 
-    *Chunks whose points need not be sent, because the target has a copy, go first. Then come the
-    chunks that the worker has visited in this pass, the most recent one first: these chunks need no
-    visit until the next pass. Chunks that are not begun come last. The chunk that the worker is
-    visiting is not given away, and the worker keeps at least one chunk.*
+    *Chunks of which the target has a copy go first, because their points need not be sent. Then
+    come the chunks that the worker has visited in this pass, the most recent one first, because
+    they need no visit until the next pass. Chunks without a visit in this pass come last. The
+    worker keeps the chunk that it is visiting, and at least one chunk.*
     """
     this_pass = min((chunk.passes for chunk in held), default=0)
     chosen: list[int] = []
@@ -72,11 +73,11 @@ def choose_moves(
     this_pass: bool = False,
     copies: Mapping[Holder, Collection[int]] | None = None,
 ) -> list[WantedMove]:
-    """Choose chunks with about `amount` points from each of `sources`, and divide them evenly among
-    `targets`. `ends`: `amount` counts remaining visits instead of points: those of the whole job,
-    or with `this_pass` those of the present pass. `copies`: per member, the chunks of which it has
-    an inactive copy. Chunks whose points need not be sent move first, to a target that has the
-    points."""
+    """Choose chunks with about `amount` points from each worker in `sources`, and divide them
+    evenly among `targets`. `ends`: `amount` is a number of remaining visits instead of points:
+    visits in the whole job, or with `this_pass` visits in the present pass. `copies` says of which
+    chunks each member has an inactive copy. Chunks whose points need not be sent move first, to a
+    target that has the points."""
     there = {target: (copies or {}).get(target, ()) for target in targets}
     received = dict.fromkeys(sorted(there), 0)
     last = plan.passes + 1 if this_pass else plan.epochs
@@ -106,8 +107,8 @@ pass may have only a few rounds."""
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """A move that has begun: its number of chunks, their number of points, and the reason for the
-    move."""
+    """A move that has begun: the number of its chunks and of their points, and the reason for
+    it."""
 
     chunks: int
     points: int
@@ -117,9 +118,9 @@ class Moved:
 class BalancingState(msgspec.Struct):
     speeds: Speeds = msgspec.field(default_factory=Speeds)
     moved: bool = False
-    """Whether points have moved so far. Between equal machines, no points move. *Once points have
-    moved, passes are balanced until the job ends, because a slow worker that becomes fast again has
-    too few points and has made too few passes.*"""
+    """Whether points have moved in this job. Between equal machines, no points move. *Once points
+    have moved, passes are balanced until the job ends. Otherwise a slow worker that becomes fast
+    again would keep too few points and stay behind in passes.*"""
     wait: int = ENOUGH
     """How many folds to wait before the next decision."""
 
@@ -176,9 +177,9 @@ class Balancing:
         return moved
 
     def _paces(self, members: Collection[Holder]) -> list[Pace] | None:
-        """The paces of the members with points; None if the speed of one is not known yet. *A member
-        that has finished all passes before it could be measured counts as fast as the others are on
-        average: its speed would never be known, and it can help the others.*"""
+        """The paces of the members that have points; None if the speed of one of them is not known
+        yet. *A member that has finished all passes before it could be measured can help the others,
+        but will never be measured. So it counts as fast as the others are on average.*"""
         held_points = self._plan.held_points(members)
         held_by = {key: held for key, held in held_points.items() if held.points}
         speeds = {key: speed for key in held_by if (speed := self.speeds.of(key)) is not None}
@@ -224,7 +225,7 @@ class Balancing:
 
 def with_left(paces: Iterable[Pace], plan: DataPlan, members: Collection[Holder]) -> list[Pace]:
     """The paces, with the number of visits that each worker has left in the present pass, and in
-    the present and the next pass together (if a next pass follows)."""
+    the present and the next pass together (if there is a next pass)."""
     now = plan.passes + 1
     then = now + 1 if plan.epochs is None else min(now + 1, plan.epochs)
     this, both = (visits_left(last, plan.due_chunks(), members) for last in (now, then))
@@ -232,8 +233,7 @@ def with_left(paces: Iterable[Pace], plan: DataPlan, members: Collection[Holder]
 
 
 def _about(plan: DataPlan, move: Move) -> Reason:
-    """The reason for a move. Of the workers that the points come from, the reason names only those
-    whose points may move."""
+    """The reason for a move. It names only those source workers whose points may move."""
     workers: list[int] = [source[0] for source in move.sources if plan.ownership.can_give(source)]
     if len(workers) == len(move.sources):
         return move.reason

@@ -1,8 +1,9 @@
-"""Decides which super-workers give points to which others, and gives the reason. A *super-worker*
-is a group of workers with about the same points, speed and passes.
+"""Decides between which super-workers points move, and gives the reason. A *super-worker* is a
+group of workers with about the same number of points, speed and number of passes.
 
-*Points move only where two super-workers differ by more than the tolerance, by more than the noise
-of the measured speeds, and by more than a chunk. So nothing moves between equal machines.*
+*Points move between two super-workers only if their difference is larger than the tolerance, larger
+than the noise of the measured speeds, and larger than a chunk. So nothing moves between equal
+machines.*
 """
 
 import math
@@ -25,8 +26,8 @@ EPSILON = 0.5
 @dataclass(frozen=True, slots=True)
 class Pace:
     """One worker: the number of its points, its seconds per point with their standard error, its
-    passes, and how many visits of its points are left until the last pass (None: no last pass).
-    `walk_s`: see `speeds.Speed`."""
+    passes, and how many visits of its points are left until the last pass (None if there is no last
+    pass). `walk_s`: see `speeds.Speed`."""
 
     key: Key
     points: int
@@ -78,9 +79,9 @@ class SuperWorker:
 
 
 def without_stuck(paces: Sequence[Pace], can_give: Callable[[Key], bool]) -> list[Pace]:
-    """Leave out stuck workers, whose points cannot move: such a worker makes its passes more slowly
-    than all workers whose points may move, so balance with it is impossible. `can_give` says
-    whether points of a worker may move."""
+    """Leave out stuck workers. A worker is stuck if its points cannot move and it makes its passes
+    more slowly than every worker whose points can move. No move of points can balance it with the
+    others. `can_give` says whether the points of a worker may move."""
     speeds = [pace.seconds * pace.points for pace in paces if can_give(pace.key)]
     slowest = max(speeds, default=0.0)
     return [p for p in paces if p.seconds * p.points <= slowest or can_give(p.key)]
@@ -98,11 +99,11 @@ def alike(one: Pace, other: Pace) -> bool:
 
 
 def group(paces: Iterable[Pace]) -> list[SuperWorker]:
-    """Group workers that are about equal. Every worker is compared with the fastest of a group, so
-    the result does not depend on the order in which workers are given.
+    """Group workers that are about equal. Every worker is compared with the fastest worker of a
+    group, so the result does not depend on the order in which workers are given.
 
-    The symbols are those of FSP §4.2: N points per worker, V seconds per point, P passes, beta slow
-    workers per fast worker, tau the time for which passes are predicted.
+    The functions below use the symbols of FSP §4.2: N points per worker, V seconds per point, P
+    passes, beta slow workers per fast worker, tau the time for which passes are predicted.
     """
     groups: list[list[Pace]] = []
     for pace in sorted(paces, key=lambda pace: (pace.seconds, pace.key)):
@@ -116,7 +117,7 @@ def group(paces: Iterable[Pace]) -> list[SuperWorker]:
 
 
 def merged(members: Sequence[Pace]) -> SuperWorker:
-    """The super-worker of these workers."""
+    """Combine these workers into one super-worker."""
     count = len(members)
     return SuperWorker(
         keys=tuple(sorted(pace.key for pace in members)),
@@ -131,16 +132,18 @@ def merged(members: Sequence[Pace]) -> SuperWorker:
 
 def pair(ranked: Sequence[SuperWorker]) -> list[tuple[SuperWorker, SuperWorker]]:
     """Pair the first super-worker with the last one, the second with the last but one, and so on.
-    `ranked`: the super-workers in ascending order of what is to be balanced."""
+    The super-workers in `ranked` are sorted by the quantity that is to be balanced."""
     return [(ranked[at], ranked[-1 - at]) for at in range(len(ranked) // 2)]
 
 
 def points_by_passes(slow: SuperWorker, fast: SuperWorker, tau_s: float) -> float:
-    """How many points each slow worker gives away, so that both super-workers have made the same number
-    of passes after `tau_s` (FSP Eq. 9, which is linear in the points). A fast worker visits moved points
-    first, until they have as many passes as its own points. If `tau_s` is too short for that, the points
-    are divided in another way: a pass over the points that stay takes a slow worker as long as a pass
-    over the moved points takes a fast one."""
+    """How many points each slow worker must give away, so that both super-workers have made the
+    same number of passes after `tau_s` (FSP Eq. 9, which is linear in the points).
+
+    A fast worker visits the moved points first, until they have as many passes as its own points.
+    If `tau_s` is too short for that, another division is used: a pass over the remaining points
+    then takes a slow worker as long as a pass over the moved points takes a fast one.
+    """
     beta = len(slow.keys) / len(fast.keys)
     behind = fast.passes - slow.passes
     reach_s = behind * fast.points * fast.seconds + tau_s
@@ -154,8 +157,8 @@ def points_by_passes(slow: SuperWorker, fast: SuperWorker, tau_s: float) -> floa
 
 
 def visits_by_finish(slow: SuperWorker, fast: SuperWorker) -> float:
-    """How many of its remaining visits each slow worker gives away, so that both super-workers finish
-    at the same time."""
+    """How many of its remaining visits each slow worker must give away, so that both super-workers
+    finish at the same time."""
     beta = len(slow.keys) / len(fast.keys)
     found = (slow.finish_s - fast.finish_s) / (slow.seconds + beta * fast.seconds)
     return min(max(0.0, found), slow.left)
@@ -175,18 +178,19 @@ _MOST_CHUNKS = 2
 """The most chunks that a worker gives away at once to finish the pass in time. More chunks would
 change its passes so much that the chunks would have to come back."""
 _LEAST_GAIN = 0.5
-"""A chunk that moves to finish the pass in time shortens the time for which visits differ by two.
-The chunk moves only if that time becomes shorter by at least this many rounds. Without such a
-limit, chunks moved back and forth between equally fast workers."""
+"""Chunks that move to finish the pass in time shorten the time during which some chunks have two
+visits more than others. A chunk moves only if it shortens that time by at least this many rounds.
+Without such a limit, chunks moved back and forth between equally fast workers."""
 _CERTAIN, _LIKELY = 3.0, 1.5
 """Points move only if the measured difference is larger than this many standard errors. The first
-number is for a move of many points. The second is for a move of one or two chunks."""
+number is used for a move of many points, the second for a move of one or two chunks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """Each of `sources` gives about `points` points away; `targets` share them evenly. `ends`:
-    `points` counts remaining visits instead of points."""
+    """A move of points from workers to other workers. Each worker in `sources` gives about `points`
+    points away, and the workers in `targets` share them evenly. `ends`: `points` is a number of
+    remaining visits instead of points."""
 
     sources: tuple[Key, ...]
     targets: tuple[Key, ...]
@@ -209,13 +213,14 @@ class Balance:
 def decide(
     paces: Sequence[Pace], remaining_s: float | None, chunk: float, round_s: float
 ) -> Balance:
-    """`remaining_s`: the time until the job ends; None if it is not known. `chunk`: the mean number
-    of points in a chunk. `round_s`: the time of a round; a move takes about two rounds."""
+    """Decide which points move, so that all workers make equal passes and finish the job together.
+    `remaining_s`: the time until the job ends; None if it is not known. `chunk`: the mean number of
+    points in a chunk. `round_s`: the time of a round; a move takes about two rounds."""
     groups = group(pace for pace in paces if pace.points)
     if len(groups) < 2:
         return Balance((), Reason("balance-alike", {"count": len(paces)}))
     pass_s = sum(pace.points for pace in paces) / sum(1 / pace.seconds for pace in paces)
-    """The time of a full pass if all members finish it together."""
+    """How long a full pass takes if all members finish it together."""
     ends = all(pace.left is not None for pace in paces)
     if ends:
         left_s = sum(pace.left or 0.0 for pace in paces) / sum(1 / pace.seconds for pace in paces)
@@ -228,8 +233,8 @@ def decide(
 
 
 def _by_passes(groups: Sequence[SuperWorker], total_s: float, chunk: float) -> Balance:
-    """Move points so that all passes are equal at the end of the next part of the remaining
-    time."""
+    """Move points so that all workers have made equally many passes at the end of the next part of
+    the remaining time."""
     tau_s = total_s / PARTS
     mean = sum(each.predicted(total_s) for each in groups) / len(groups)
     worst = max(abs(each.predicted(total_s) - mean) for each in groups)
@@ -244,8 +249,8 @@ def _by_passes(groups: Sequence[SuperWorker], total_s: float, chunk: float) -> B
 
 
 def _passes_differ(slow: SuperWorker, fast: SuperWorker, total_s: float) -> bool:
-    """Whether the passes of two super-workers differ already, or will certainly differ. A difference
-    that is usual between equal machines need not be balanced."""
+    """Whether two super-workers already differ in passes, or certainly will. A difference that is
+    usual between equal machines does not count."""
     walked = math.hypot(slow.walk_s * slow.rate, fast.walk_s * fast.rate)
     if fast.passes - slow.passes > max(2 * EPSILON, _CERTAIN * walked):
         return True
@@ -259,7 +264,8 @@ def _passes_differ(slow: SuperWorker, fast: SuperWorker, total_s: float) -> bool
 def _by_finish(
     groups: Sequence[SuperWorker], left_s: float, chunk: float, round_s: float
 ) -> Balance:
-    """Let all workers finish the job at the same time, when less than a pass is left."""
+    """When less than a pass is left, move points so that all workers finish the job at the same
+    time."""
     ranked = sorted(groups, key=lambda each: (-each.finish_s, each.keys))
     worst = ranked[0].finish_s - ranked[-1].finish_s
     moves = []
@@ -283,11 +289,14 @@ def finish_pass(
     round_s: float,
     may_give: Callable[[Key, Key], bool] = lambda source, target: True,
 ) -> Balance:
-    """Let all workers finish the present pass and the next one at about the same time, so that no
-    chunk has two visits more than another. `left` of a pace is the number of visits that the worker
-    has left in this pass, `left_next` in this pass and the next one. `may_give` says whether chunks
-    of one worker may move to another. Workers are not grouped, because workers that are alike may
-    have reached different parts of the pass."""
+    """Move chunks so that all workers finish the present pass, and then the next one, at about the
+    same time. Otherwise some chunks would have two visits more than others.
+
+    In `paces`, `left` is the number of visits that a worker has left in this pass, and `left_next`
+    the number in this pass and the next one together. `chunk` is the mean number of points in a
+    chunk. `may_give` says whether chunks of one worker may move to another. Workers are not grouped
+    here, because similar workers may have reached different parts of the pass.
+    """
     ranked = sorted(paces, key=lambda pace: (-pace.finish_s, pace.key))
     worst = ranked[0].finish_s - ranked[-1].finish_s
     moves = []
@@ -305,8 +314,8 @@ def _pairs(
     ranked: Sequence[Pace], may_give: Callable[[Key, Key], bool]
 ) -> Iterator[tuple[Pace, Pace]]:
     """Pair the worker that finishes last with the one that finishes first, the second last with the
-    second, and so on. If chunks may not move between the two, the slow worker is paired with the
-    next worker that finishes early."""
+    second, and so on. If chunks may not move between the two workers of a pair, the slow worker is
+    paired with the next worker that finishes early."""
     paired: set[Key] = set()
     for at, slow in enumerate(ranked):
         for fast in reversed(ranked[at + 1 :] if slow.key not in paired else ()):
@@ -318,14 +327,15 @@ def _pairs(
 
 def _chunks_for_pass(slow: Pace, fast: Pace, chunk: float, round_s: float) -> int:
     """How many chunks `slow` should give to `fast`, because `slow` would finish the pass later.
-    Only chunks that `slow` has yet to visit in this pass can be given.
+    Only chunks that `slow` has not visited in this pass can be given.
 
-    *An early worker may begin the next pass while a late worker is still in this pass. Visits then
-    differ by two from the moment at which the early worker has visited its first chunk again until
-    the late worker has finished. A move of chunks can shorten this time, at the end of this pass
-    and of the next one. Each chunk that moves must shorten the sum of both times by at least half a
-    round. The end of the next pass counts because a chunk that moves now makes the target slower in
-    the next pass; otherwise the chunk would often have to come back.*"""
+    *A worker that is early may begin the next pass while a late worker is still in this one. From
+    the moment at which the early worker visits its first chunk again until the late worker has
+    finished, some chunks have two visits more than others. A move of chunks can shorten this time
+    at the end of this pass, and also at the end of the next one. Each moved chunk must shorten the
+    sum of the two times by at least half a round. The next pass is included because a moved chunk
+    makes the target slower in it. Otherwise the chunk would often have to move back.*
+    """
     apart_s, next_s = slow.finish_s - fast.finish_s, slow.finish_next_s - fast.finish_next_s
     noise = math.hypot(*(each.finish_s * each.error / each.seconds for each in (slow, fast)))
     if apart_s <= max(chunk * fast.seconds, _LIKELY * noise):
@@ -334,8 +344,8 @@ def _chunks_for_pass(slow: Pace, fast: Pace, chunk: float, round_s: float) -> in
     follows = any((each.left or 0.0) < each.left_next for each in (slow, fast))
 
     def uneven_s(apart_s: float) -> float:
-        """For how long visits differ by two, if `slow` finishes `apart_s` seconds later than
-        `fast`."""
+        """How long some chunks have two visits more than others, if `slow` finishes `apart_s`
+        seconds later than `fast`."""
         return max(0.0, apart_s - fast_s, -apart_s - slow_s)
 
     def cost_s(count: int) -> float:
@@ -349,8 +359,8 @@ def _chunks_for_pass(slow: Pace, fast: Pace, chunk: float, round_s: float) -> in
 
 
 def _move(code: str, slow: SuperWorker, fast: SuperWorker, points: float, seconds: float) -> Move:
-    """The fields `passes` and `target_passes` of the reason are the predicted passes after `seconds`,
-    if no points move."""
+    """Build a move with its reason. The fields `passes` and `target_passes` of the reason are the
+    predicted passes after `seconds` if no points move."""
     fields: dict[str, Field] = {
         "workers": [worker for worker, _ in slow.keys],
         "targets": [worker for worker, _ in fast.keys],

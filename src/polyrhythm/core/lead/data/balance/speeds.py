@@ -1,18 +1,17 @@
-"""The seconds per point of every worker, measured from fold to fold.
+"""Measures the seconds per point of every worker, from fold to fold.
 
-*The time of a round counts in full, including the time spent waiting, because a worker's passes
-depend on how many points it visits in a whole round. The rounds of a worker without points are left
-out. The first round of a worker is left out too, because its process is still warming up.*
+*The whole time of a round counts, including the time that the worker waits, because a worker's
+passes depend on the number of points that it visits per round. Two kinds of rounds are left out:
+rounds in which the worker has no points, and its first round, because its process is still warming
+up.*
 
-*The speed of a machine varies slowly: for some seconds it is slower than usual, and then faster.
-Rounds that follow each other are therefore no independent measurements, and the standard error must
-not be computed as if they were. So a speed is a mean over many seconds. Its standard error is
-computed as if the mean had only a few independent measurements, each of them off by 10% or more.
-Only a large change of speed counts at once.*
+*The speed of a machine varies slowly: it is slower than usual for some seconds, then faster. So
+consecutive rounds are not independent measurements. The mean therefore covers many seconds, and its
+standard error is computed as if there were only a few independent measurements, each with an error
+of 10% or more. Only a large change of speed counts at once.*
 
-*The first rounds of a job are shorter and slower than all others. So after 8, 16 and 32 rounds the
-first half of these rounds is forgotten, and only rounds after the 32nd show how far the speed
-varies.*
+*The first rounds of a job are not typical. So after 8, 16 and 32 rounds the first half of these
+rounds is forgotten. How much the speed varies is measured only from the 32nd round on.*
 """
 
 import math
@@ -31,7 +30,7 @@ _HALVES = (4, 8, 16, 32)
 forgotten."""
 WANDER, WANDER_S = 0.1, 6.0
 """By which share the speed of a machine usually differs from its mean, and for how many seconds at
-a time."""
+a time it stays different."""
 _CHANGED, _CHANGED_S = 2.0, 2.0
 """The speed of a worker has changed if its time per point is more than `_CHANGED` times the usual
 time, or less than the usual time divided by `_CHANGED`, for `_CHANGED_S` seconds."""
@@ -40,7 +39,7 @@ ENOUGH = 4
 
 
 class Speed(msgspec.Struct):
-    """The seconds per point of a worker and their standard error. `walk_s`: by how many seconds of
+    """The seconds per point of a worker and their standard error. `walk_s`: how many seconds of
     work the worker may be ahead or behind by now, only because its speed varies."""
 
     seconds: float
@@ -98,8 +97,8 @@ class _Measured(msgspec.Struct):
     """The rounds since the last time that earlier rounds were forgotten. When rounds are forgotten
     again, only these stay."""
     wander: float = 0.0
-    """The mean square of the difference between the recent mean and the long mean, as a share of the
-    long mean."""
+    """The mean of the squared difference between the recent mean and the long mean, as a share of
+    the long mean."""
     walked_s: float = 0.0
     """How many seconds of rounds have passed since points were last moved."""
     side: int = 0
@@ -153,7 +152,7 @@ class _Measured(msgspec.Struct):
 class Speeds(msgspec.Struct):
     _measured: dict[Key, _Measured] = {}
     round_s: float = 0.0
-    """The time of a round."""
+    """The duration of a round."""
     _folded_ns: int | None = None
 
     def visited(self, key: Key, points: int) -> None:
