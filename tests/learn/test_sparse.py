@@ -175,6 +175,40 @@ def test_a_model_with_sparse_gradients_learns_under_every_kind_of_policy(
     assert len(losses) == 2 and max(losses) < 0.5
 
 
+@pytest.mark.parametrize("several", [False, True])
+@pytest.mark.parametrize("name", ["SGD", "SparseAdam", "decay"])
+def test_local_steps_change_rare_rows_as_much_as_in_torch(name: str, several: bool) -> None:
+    """A row that only one worker has used changes as it does for this worker alone. Weight decay
+    changes every row, so rows are averaged over all workers."""
+
+    def main(worker: Worker) -> None:
+        model = Bag(dense=False)
+        optimizer = worker.attach(model, MAKE[name](model), name="bag" if several else "")
+        if several:
+            other = nn.Linear(1, 1)
+            worker.attach(other, torch.optim.SGD(other.parameters(), lr=0.1), name="other")
+        before = model.words.weight.detach().clone()
+        mine = torch.arange(10) + 10 * int(worker.name[-1])
+        for (_,) in worker.batches((torch.arange(8),), batch_size=8):
+            (model.words(mine) - 1).square().sum().backward()
+            own = copy.deepcopy(model)
+            step = MAKE[name](own)
+            for ours, theirs in zip(own.parameters(), model.parameters(), strict=True):
+                ours.grad = theirs.grad
+            if name == "decay":
+                own.words.weight.grad = own.words.weight.grad.to_dense()
+            step.step()
+            optimizer.step()
+        found[worker.name] = (own.words.weight - before)[mine], (model.words.weight - before)[mine]
+
+    found: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
+    run_inline(JobSpec(job="j", workers=2, kind="local", rounds=1), main, timeout_s=60)
+    assert len(found) == 2
+    for alone_, together_ in found.values():
+        close = torch.allclose(alone_, together_, atol=1e-6)
+        assert close == (name != "decay") and bool(together_.any())
+
+
 def test_only_rows_of_the_gradient_are_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[tuple[int | None, int]] = []
     send = MemoryLink.send

@@ -22,9 +22,9 @@ OUTER: tuple[Mutant, ...] = (
     mutant(
         "outer-skips-unchanged-parameters",
         "A parameter whose averaged change is -0.0 does not move on with its momentum.",
-        "tensors:Optimizer.__init__",
-        "() if all_present else (held.slice for held in slices)",
-        "(held.slice for held in slices)",
+        "tensors:Outer.__init__",
+        "self._absences = Absences(())",
+        "pass",
         "tests/tensors/test_outer_updater.py::test_a_parameter_that_no_worker_changes_moves_on_with_its_momentum",
     ),
     mutant(

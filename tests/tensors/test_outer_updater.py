@@ -154,7 +154,7 @@ def kind_of(updater: Updater) -> str:
 
 def test_only_optimizers_with_state_need_one() -> None:
     assert [kind_of(Server(outer).updater) for outer in ("off", "sgd:lr=0.5", "nesterov")] == [
-        *("Mean", "Mean", "Optimizer")
+        *("Mean", "Mean", "Outer")
     ]
 
 

@@ -383,3 +383,53 @@ def test_the_state_of_a_table_continues_in_another_server(name: str) -> None:
             stores.give(0, step, rows_for(step, 1), 2.0)
             stores.fold()
     assert torch.equal(one.table, other.table)
+
+
+# -- changes (kind local) ----------------------------------------------------------------------
+
+
+def changes_of(*rows: int) -> torch.Tensor:
+    change = torch.zeros(COUNT, WIDTH)
+    change[list(rows), 1:] = torch.randn(
+        len(rows), WIDTH - 1, generator=torch.Generator().manual_seed(len(rows))
+    )
+    return change
+
+
+@pytest.mark.parametrize("outer", ["off", "sgd:lr=0.5", "sgd:lr=1,momentum=0.5"])
+@pytest.mark.parametrize("deterministic", [False, True])
+@pytest.mark.parametrize("replicas", [0, 1])
+def test_a_row_changes_by_the_mean_over_the_workers_that_changed_it(
+    outer: str, deterministic: bool, replicas: int
+) -> None:
+    job = {"kind": "local", "outer": outer, "deterministic": deterministic, "replicas": replicas}
+    stores = Stores("SparseAdam", **job)
+    one, other = changes_of(0, 2, 5), changes_of(2, 9)
+    velocity, expected = torch.zeros(COUNT, WIDTH), stores.start.clone()
+    for step in (1, 2):
+        stores.give(0, step, one, 3.0)
+        stores.give(1, step, other, 1.0)
+        stores.fold()
+        mean = one + other
+        mean[2] = (3 * one[2] + other[2]) / 4
+        velocity = velocity * (0.5 if "momentum" in outer else 0) + mean
+        expected += velocity * (0.5 if "0.5" in outer and "momentum" not in outer else 1)
+        torch.testing.assert_close(stores.table, expected)
+        if replicas:
+            stores.assert_equal()
+    untouched = [1, 3, 4, 6, 7, 8, 10]
+    assert torch.equal(stores.table[untouched], stores.start[untouched])
+
+
+def test_without_rounds_every_change_has_its_share_of_the_members() -> None:
+    stores = Stores("SparseAdam", kind="local", sync="asp")
+    stores.give(0, 1, changes_of(2, 5), 3.0)
+    torch.testing.assert_close(stores.table, stores.start + changes_of(2, 5) / 2)
+    stores.assert_equal()
+
+
+@pytest.mark.parametrize("outer", ["off", "nesterov:lr=0.7,momentum=0.9"])
+def test_servers_take_no_single_rows_of_changes(outer: str) -> None:
+    stores = Stores("SparseAdam", kind="local", outer=outer)
+    with pytest.raises(LinkError, match="takes no rows"):
+        stores.give(0, 1, Rows(torch.tensor([1]), torch.ones(1, WIDTH)), 1.0)

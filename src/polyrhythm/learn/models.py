@@ -103,7 +103,10 @@ def describe(
         spec = OptimizerSpec(type(optimizer).__name__, tuple(rates))
     else:
         spec = describe_optimizer(optimizer)
-    tables = rows_of(model, optimizer, spec) if rows and KINDS[kind].steps_on_servers else set()
+    if not KINDS[kind].steps_on_servers:
+        tables = tables_of(model, optimizer)
+    else:
+        tables = rows_of(model, optimizer, spec) if rows else set()
     untrained = {name: tensor for name, tensor, group in named if group == BUFFERS}
     shared = sharing_of(model, untrained, buffers)
     tensors = tuple(
@@ -175,6 +178,18 @@ def rows_of(
         for number, group in enumerate(optimizer.param_groups)
         for parameter in group["params"]
         if takes_rows(spec, number) and (spec.name == SPARSE_ADAM or id(parameter) in tables)
+    }
+
+
+def tables_of(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> set[int]:
+    """The ids of the parameters whose changes are averaged row by row with kind local: the tables of
+    all embeddings, and everything that SparseAdam trains."""
+    if isinstance(optimizer, torch.optim.SparseAdam):
+        return {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    return {
+        id(module.weight)
+        for module in model.modules()
+        if isinstance(module, torch.nn.Embedding | torch.nn.EmbeddingBag)
     }
 
 

@@ -48,7 +48,7 @@ class SparseGradients:
         self._why = no_rows if on_servers else "it takes no sparse gradients"
         self._keeps = not on_servers and not _refuses_sparse(optimizer)
         self._model = model
-        self._rows = flat.row_tensors
+        self._rows = flat.row_tensors if on_servers else set()
         self._say = say
         self._said: set[int] = set()
 

@@ -26,6 +26,9 @@ class Held:
     part_weights: dict[int, float] = field(default_factory=dict)
     """For slices of buffers: the weight that was added to each part. A part that no worker has
     changed has no entry."""
+    row_weights: torch.Tensor | None = None
+    """For slices of rows in which contributions are changes: the weight of the workers that changed
+    each row."""
     present: bool = False
     """For slices of rows: whether a worker had a gradient for their tensor, although it may have no
     row in this slice."""
@@ -34,4 +37,5 @@ class Held:
         """Reset the aggregate after it was folded."""
         self.weight, self.rate, self.clock = 0.0, None, -1
         self.part_weights.clear()
+        self.row_weights = None
         self.present = False

@@ -24,7 +24,7 @@ from polyrhythm.tensors.optimizers import SPARSE_ADAM, can_fuse
 from polyrhythm.tensors.sparse_adam import SparseAdam
 from polyrhythm.tensors.statistics import Latest, RowSums
 from polyrhythm.tensors.updater import Updater
-from polyrhythm.tensors.updaters import Addition, Mean, Optimizer, Sum
+from polyrhythm.tensors.updaters import Addition, Mean, Optimizer, Outer, Sum
 from polyrhythm.wire.messages import JobSpec, ModelSpec, OptimizerSpec
 
 
@@ -106,7 +106,7 @@ class Local(_Ungathered):
         if outer is None or only_scales(outer):
             return Mean(by_rate=outer is not None)
         outer = OptimizerSpec(outer.name, outer.groups * len(optimizer.groups))
-        return Optimizer(outer, held, fused=_can_fuse(layout, job, outer), all_present=True)
+        return Outer(outer, held, fused=_can_fuse(layout, job, outer))
 
     def remember(self, model: FlatModel) -> None:
         model.remember(parameters=True)

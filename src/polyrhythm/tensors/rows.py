@@ -5,6 +5,10 @@ gradient contains, and their numbers. *In the aggregate, a row that no worker ha
 a gradient that is missing (`tensors/absent.py`). So an aggregate says which rows were sent, to this
 server and to its replicas.* The weight of a contribution counts for all rows: a row that the
 contribution does not contain counts with the gradient 0.
+
+With kind local a contribution contains all rows, as changes. *A row changes by the mean over the
+workers that have changed it* (`weigh_rows`, `average_rows`): most workers have never seen a rare row,
+and their zeros would take most of its change away.
 """
 
 from dataclasses import dataclass
@@ -98,6 +102,27 @@ def add_rows(held: Held, rows: Rows, weight: float) -> None:
         values = rows.values.to(held.aggregate.dtype)
         in_rows(held.slice, held.aggregate).index_add_(0, rows.indices, values, alpha=weight)
     held.present = held.present or rows.present
+
+
+def weigh_rows(held: Held, change: torch.Tensor, weight: float) -> None:
+    """Note which rows this contribution changes."""
+    changed = (in_rows(held.slice, change) != 0).any(1).to(torch.float64).mul_(weight)
+    if held.row_weights is None:
+        held.row_weights = changed
+    else:
+        held.row_weights.add_(changed)
+
+
+def average_rows(held: Held) -> None:
+    """Scale each row of the aggregate as if the workers that have not changed it had changed it by
+    the mean of the others, once."""
+    changed, held.row_weights = held.row_weights, None
+    if changed is None:
+        return
+    some = ((changed > 0) & (changed < held.weight)).nonzero().view(-1)
+    if len(some):
+        rows = in_rows(held.slice, held.aggregate)
+        rows[some] *= (held.weight / changed[some]).to(rows.dtype).view(-1, 1)
 
 
 def in_rows(slice_: Slice, tensor: torch.Tensor) -> torch.Tensor:

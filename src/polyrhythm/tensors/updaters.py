@@ -20,7 +20,7 @@ from polyrhythm.tensors.held import State as State
 from polyrhythm.tensors.kernels import kernel_of
 from polyrhythm.tensors.momentum import Settle, settle_for
 from polyrhythm.tensors.optimizers import build_optimizer
-from polyrhythm.tensors.rows import Incoming, Rows, add_rows, fill_unsent
+from polyrhythm.tensors.rows import Incoming, Rows, add_rows, average_rows, fill_unsent, weigh_rows
 from polyrhythm.tensors.updater import Stateless, without_rows
 from polyrhythm.wire.messages import OptimizerSpec, SliceStep
 
@@ -48,6 +48,14 @@ def carry_over(slices: Sequence[Held], target: Sequence[torch.Tensor]) -> None:
             copy_all(place, held.parameters)
 
 
+def add_change(held: Held, incoming: Incoming, weight: float) -> None:
+    """Add a contribution of kind *local*."""
+    assert isinstance(incoming, torch.Tensor)
+    if held.slice.width:
+        weigh_rows(held, incoming, weight)
+    add_weighted(held, incoming, weight)
+
+
 class Mean(Stateless):
     """Adds the weighted mean of the workers' changes to the parameters. For the kind *local*.
     `by_rate`: multiply the mean by the step's rate, which is the rate of an outer optimizer without
@@ -57,7 +65,16 @@ class Mean(Stateless):
         self._by_rate = by_rate
 
     def add(self, held: Held, incoming: Incoming, weight: float, parts: PartNumbers = None) -> None:
-        add_weighted(held, incoming, weight)
+        add_change(held, incoming, weight)
+
+    def settle(
+        self,
+        held: Held,
+        scales: Mapping[int, float] | None = None,
+        *,
+        forwarded: bool = False,
+    ) -> None:
+        average_rows(held)
 
     def fold(
         self, slices: Sequence[Held], target: Sequence[torch.Tensor], steps: Sequence[SliceStep]
@@ -144,8 +161,7 @@ class Averaging:
 
 
 class Optimizer(Averaging):
-    """Makes a `torch.optim` step with the mean gradient over all points (kind *gradient*), or with
-    the mean change as a negative gradient (the outer optimizer of kind *local*)."""
+    """Makes a `torch.optim` step with the mean gradient over all points (kind *gradient*)."""
 
     def __init__(
         self,
@@ -153,12 +169,9 @@ class Optimizer(Averaging):
         slices: Sequence[Held],
         *,
         fused: bool,
-        all_present: bool = False,
     ) -> None:
         """`fused`: use torch's fused kernels. The value must be the same for all slices of the model
-        (`can_fuse`). `all_present`: every contribution has a change of every parameter, which may be
-        zero. So a parameter that no worker has changed takes part in the step, and moves with its
-        momentum."""
+        (`can_fuse`)."""
         self._params = {
             held.slice.id: torch.nn.Parameter(held.parameters, requires_grad=True)
             for held in slices
@@ -167,7 +180,7 @@ class Optimizer(Averaging):
         for held in slices:
             groups.setdefault(held.slice.group, []).append(self._params[held.slice.id])
         self._optimizer = build_optimizer(spec, groups, fused=fused)
-        self._absences = Absences(() if all_present else (held.slice for held in slices))
+        self._absences = Absences(held.slice for held in slices)
         # the function `step` without torch's hooks for its profiler and compiler: these hooks take
         # longer than a small step
         self._bare_step = inspect.unwrap(type(self._optimizer).step)
@@ -299,6 +312,24 @@ class Optimizer(Averaging):
         group["params"] = [param for param in group["params"] if param is not gone]
         self._optimizer.state.pop(gone, None)
         self._absences.drop(held.slice)
+
+
+class Outer(Optimizer):
+    """The outer optimizer of kind *local*: makes a step with the mean change as a negative gradient.
+    Every contribution has a change of every parameter, which may be zero. So a parameter that no
+    worker has changed takes part in the step, and moves with its momentum."""
+
+    takes_rows: ClassVar[bool] = False
+
+    def __init__(self, spec: OptimizerSpec, slices: Sequence[Held], *, fused: bool) -> None:
+        super().__init__(spec, slices, fused=fused)
+        self._absences = Absences(())
+
+    def add(self, held: Held, incoming: Incoming, weight: float, parts: PartNumbers = None) -> None:
+        add_change(held, incoming, weight)
+
+    def _complete(self, held: Held) -> None:
+        average_rows(held)
 
 
 def _passes(
