@@ -17,6 +17,8 @@ from multiprocessing.connection import Listener
 from pathlib import Path
 from typing import Any
 
+from tests.ray_nodes import kill_users_of
+
 _LONGEST_S = 1800.0
 _HEAD = {"num_cpus": 4, "include_dashboard": False, "object_store_memory": 80 << 20}
 _QUICK = {
@@ -93,6 +95,7 @@ def main(folder: Path, parent: int, head: dict[str, Any]) -> None:
             time.sleep(0.5)
     finally:
         cluster.shutdown()
+        kill_users_of(folder)
         shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -22,6 +22,32 @@ _SETTINGS = {
 }
 
 
+def users_of(folder: Path) -> list[int]:
+    """The processes whose command line names the folder, and those of Ray and of jobs that have a file
+    in it, because they change their command line. This leaves out a process that has only joined the
+    cluster."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            words = (process / "cmdline").read_bytes()
+            files = [os.readlink(each) for each in (process / "fd").iterdir()]
+            named = str(folder).encode() in words
+            titled = words.startswith((b"ray::", b"polyrhythm: "))
+            if named or (titled and any(each.startswith(f"{folder}/") for each in files)):
+                found.append(int(process.name))
+    return [pid for pid in found if pid != os.getpid()]
+
+
+def kill_users_of(folder: Path) -> None:
+    """Ray's agents would otherwise wait for a minute for a cluster that has ended."""
+    until_s = time.monotonic() + 30.0
+    while (pids := users_of(folder)) and time.monotonic() < until_s:
+        for pid in pids:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.1)
+
+
 @dataclass
 class RayNodes:
     folder: Path
@@ -59,22 +85,8 @@ class RayNodes:
                 raise RuntimeError(f"a node did not start: {(self.folder / 'log').read_text()}")
             time.sleep(0.2)
 
-    def pids(self) -> list[int]:
-        """All processes whose command line names the folder."""
-        found = []
-        for path in Path("/proc").glob("[0-9]*/cmdline"):
-            with contextlib.suppress(OSError):
-                if str(self.folder).encode() in path.read_bytes():
-                    found.append(int(path.parent.name))
-        return found
-
     def end(self) -> None:
-        until_s = time.monotonic() + 30.0
-        while (pids := self.pids()) and time.monotonic() < until_s:
-            for pid in pids:
-                with contextlib.suppress(OSError):
-                    os.kill(pid, signal.SIGKILL)
-            time.sleep(0.1)
+        kill_users_of(self.folder)
         for program in self.programs:
             program.kill()
             program.wait(30)

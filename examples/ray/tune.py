@@ -1,5 +1,6 @@
-"""Ray Tune tries learning rates and policies. Every trial is a job with two workers and a server, whose
-processes have their places in the trial's own placement group.
+"""Ray Tune tries learning rates and policies, and stops trials that do badly (ASHA). Every trial is a
+job with two workers and a server, whose processes have their places in the trial's own placement
+group.
 
     pip install 'polyrhythm[ray]' 'ray[tune]'
     python tune.py
@@ -9,6 +10,7 @@ import sys
 
 import torch
 from ray import tune
+from ray.tune.schedulers import ASHAScheduler
 
 import polyrhythm as pr
 
@@ -24,6 +26,8 @@ def main(worker: pr.Worker) -> None:
         loss = torch.nn.functional.mse_loss(model(x), y)
         loss.backward()
         optimizer.step(objective=loss)
+        # every evaluation is reported to Tune, which may stop the trial then
+        worker.evaluate(lambda: {"error": abs(model.weight.item() - 3)}, every="pass")
 
 
 def trial(config: dict[str, object]) -> None:
@@ -39,17 +43,23 @@ def trial(config: dict[str, object]) -> None:
         epochs=10,
         quiet=True,
     )
-    tune.report({"objective": result.metrics["objective"]}, checkpoint=result.to_ray_checkpoint())
+    tune.report({"error": result.metrics["error"]}, checkpoint=result.to_ray_checkpoint())
 
 
 def sweep(rates: list[float], policies: list[str]) -> tune.ResultGrid:
     # the first bundle is for the trial itself, the others are for the processes of its job
     places = tune.PlacementGroupFactory([{"CPU": 0.1}] + [{"CPU": 0.5}] * (WORKERS + SERVERS))
     space = {"rate": tune.grid_search(rates), "sync": tune.grid_search(policies)}
-    return tune.Tuner(tune.with_resources(trial, places), param_space=space).fit()
+    stopping = ASHAScheduler(metric="error", mode="min", grace_period=2)
+    tuner = tune.Tuner(
+        tune.with_resources(trial, places),
+        param_space=space,
+        tune_config=tune.TuneConfig(scheduler=stopping),
+    )
+    return tuner.fit()
 
 
 if __name__ == "__main__":
     rates = [float(rate) for rate in sys.argv[1:]] or [0.01, 0.1, 0.5]
-    best = sweep(rates, ["bsp", "asp"]).get_best_result("objective", "min")
-    print(f"best: {best.config}, objective {best.metrics['objective']:.4g}")
+    best = sweep(rates, ["bsp", "asp"]).get_best_result("error", "min")
+    print(f"best: {best.config}, error {best.metrics['error']:.4g}")

@@ -21,11 +21,20 @@ from polyrhythm.observe.reasons import in_words
 from polyrhythm.observe.runs import JOURNAL
 from polyrhythm.observe.state import fold
 from polyrhythm.observe.why import explain
-from tests.cluster.ray_jobs import HEAVY, JOB, Run, nothing_is_left, started, trains
+from tests.cluster.ray_jobs import (
+    HEAVY,
+    JOB,
+    Run,
+    environment,
+    nothing_is_left,
+    started,
+    trains,
+)
 from tests.ray_cluster import RayCluster, own_cluster, soon
 
 pytestmark = [pytest.mark.cluster, pytest.mark.ray, pytest.mark.timeout(300, func_only=True)]
 
+JOBS = Path(__file__).with_name("jobs")
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
@@ -204,12 +213,25 @@ def test_a_cluster_that_was_killed_counts_as_none(
         pr.train("digits", engine=RAY, address="auto", runs_dir=tmp_path / "runs", quiet=True)
 
 
+def test_every_evaluation_is_reported_to_ray_tune_which_may_stop_the_trial(
+    ray_cluster: RayCluster, tmp_path: Path
+) -> None:
+    words = [sys.executable, str(JOBS / "stopped_trial.py"), ray_cluster.address, str(tmp_path)]
+    tuned = subprocess.run(
+        words, env=environment(HOME=str(tmp_path)), capture_output=True, text=True, timeout=200
+    )
+    said = [line.split() for line in tuned.stdout.splitlines() if line.startswith("reported")]
+    assert said == [["reported", "1.0", str(round_), str(4 * round_)] for round_ in (5, 10, 15)]
+    assert "ended with None" in tuned.stdout, tuned.stdout + tuned.stderr
+    nothing_is_left(ray_cluster)
+
+
 @HEAVY
 def test_the_trials_of_ray_tune_are_jobs_in_their_own_placement_groups(
     ray_cluster: RayCluster, tmp_path: Path
 ) -> None:
     tuned = subprocess.run(
-        [sys.executable, str(EXAMPLES / "ray" / "tune.py"), "0.1"],
+        [sys.executable, str(EXAMPLES / "ray" / "tune.py"), "0.1", "0.0001"],
         cwd=tmp_path,
         env={
             **os.environ,
@@ -223,9 +245,12 @@ def test_the_trials_of_ray_tune_are_jobs_in_their_own_placement_groups(
     )
     assert "\nbest: {'rate': 0.1, 'sync': " in tuned.stdout, tuned.stderr
     models = list((tmp_path / "ray_results").rglob("model.safetensors"))
-    assert len(models) == 2, "each trial has a checkpoint with its model"
-    for model in models:
-        assert float(load_file(model)["weight"]) == pytest.approx(3, abs=0.1)
+    weights = [float(load_file(model)["weight"]) for model in models]
+    assert any(weight == pytest.approx(3, abs=0.1) for weight in weights), weights
+    results = (tmp_path / "ray_results").rglob("result.json")
+    reports = [len(each.read_text().splitlines()) for each in results]
+    assert len(reports) == 4 and max(reports) > 10, reports
+    assert min(reports) < 10, "no trial was stopped early"
     nothing_is_left(ray_cluster)
 
 

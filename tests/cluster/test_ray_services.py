@@ -20,7 +20,7 @@ from tests.cluster.namespaces import network
 from tests.cluster.ray_jobs import HEAVY, JOB, command, environment, started, trains
 from tests.commands.start import run
 from tests.ray_cluster import RayCluster, own_cluster, soon
-from tests.ray_nodes import RayNodes, ray_nodes
+from tests.ray_nodes import RayNodes, ray_nodes, users_of
 
 pytestmark = [
     *(pytest.mark.cluster, pytest.mark.ray, pytest.mark.slow),
@@ -148,7 +148,7 @@ def autoscaling(nodes: RayNodes, port: int) -> dict[str, str]:
     types = {
         "ray.head.default": {"resources": {"CPU": 2}, "node_config": {}, "max_workers": 0},
         "seats": {
-            "resources": {"CPU": 1, "seat": 1, "object_store_memory": 80 << 20},
+            "resources": {"CPU": 0, "seat": 1, "object_store_memory": 80 << 20},
             "node_config": {},
             "min_workers": 0,
             "max_workers": 8,
@@ -218,7 +218,7 @@ def test_an_autoscaler_adds_nodes_for_workers_that_wait(tmp_path: Path) -> None:
             job.kill()
             job.wait(30)
             shutil.copytree(nodes.folder / "session_latest" / "logs", tmp_path / "logs")
-    soon(lambda: not nodes.pids(), "processes of the cluster are left")
+    assert not users_of(nodes.folder), "processes of the cluster are left"
 
 
 # -- nodes that share nothing --------------------------------------------------------------------

@@ -11,7 +11,7 @@ from polyrhythm.api.hosts import child_requests
 from polyrhythm.engines.engine import EngineWatch, Wanted
 from polyrhythm.observe.journal import read_journal
 from polyrhythm.observe.output import log_file
-from polyrhythm.observe.runs import JOURNAL
+from polyrhythm.observe.runs import JOURNAL, load_run
 from polyrhythm.wire.messages import JobSpec
 from tests.engines.far_host import FarEngine
 
@@ -74,6 +74,29 @@ def test_a_killed_worker_is_started_again_without_common_files(
     saved = [line for line in read_journal(run_dir / JOURNAL) if line["what"] == "saved"]
     assert [line["path"] for line in saved] == [str(run_dir / "model.safetensors")]
     assert not list(folder.rglob("model.safetensors")), "the process of the lead keeps no copy"
+
+
+def test_the_journal_says_that_a_job_was_stopped_whose_program_ends(tmp_path: Path) -> None:
+    """Ray Tune ends the program of a trial so."""
+    folder, run_dir = tmp_path / "far", tmp_path / "run"
+    for each in (folder, run_dir):
+        each.mkdir()
+    file = tmp_path / "job.py"
+    file.write_text(JOB)
+    job = JobSpec(job="j", name=str(file), path=str(file), servers=1, workers=1)
+    requests = child_requests(job, run_dir, link="auto", digest="auto")
+    engine = FarEngine(folder)
+
+    def tick() -> None:
+        journal = run_dir / JOURNAL
+        if journal.exists() and any(line["what"] == "rounds" for line in read_journal(journal)):
+            raise SystemExit(0)
+
+    with pytest.raises(SystemExit):
+        engine.run(requests, EngineWatch(say=lambda line: None, tick=tick))
+    assert load_run(run_dir).word == "stopped"
+    programs = [each.program for each in engine.hosts[0].processes.values()]
+    assert len(programs) == 2 and all(program.poll() is not None for program in programs)
 
 
 def test_the_processes_of_the_far_host_reach_no_file_of_the_run(tmp_path: Path) -> None:

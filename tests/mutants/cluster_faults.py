@@ -88,4 +88,12 @@ CLUSTER: tuple[Mutant, ...] = (
         "True",
         f"{_MESSAGES}::test_the_exit_status_comes_with_the_last_entry",
     ),
+    mutant(
+        "stopped-trial-without-a-word",
+        "The journal of a trial that Ray Tune stops does not say that it was stopped.",
+        "engines:Supervisor.run",
+        'self._records.note("ended", {**STOPPED.noted(), "failed": False})',
+        "pass",
+        "tests/engines/test_far_host.py::test_the_journal_says_that_a_job_was_stopped_whose_program_ends",
+    ),
 )

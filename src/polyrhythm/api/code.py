@@ -1,7 +1,7 @@
 """The code that the workers of a job run: a file, a built-in job, or a function of this process."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -15,10 +15,14 @@ from polyrhythm.learn.load import HIDDEN, JOBS, check_job, defaults_of
 
 
 class Remote(Protocol):
-    """Another thread of this process that watches the job and may stop it."""
+    """Watches the job for another thread of this process, or for a trial of Ray Tune, and may stop
+    it."""
 
     def listening(self, address: str, run_dir: Path) -> None:
         """Called when the lead listens, with its address and with the folder of the run."""
+
+    def evaluated(self, metrics: Mapping[str, float]) -> None:
+        """Called after each evaluation, with the last value of every metric and how far the job is."""
 
     def wanted(self) -> Wanted:
         """Whether to stop the job."""

@@ -1,7 +1,7 @@
 """Runs a job: writes the files of its folder, starts its processes, shows the progress, and returns
 the result."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -41,7 +41,7 @@ from polyrhythm.observe.runs import (
     write_process,
     write_result,
 )
-from polyrhythm.observe.state import RunState
+from polyrhythm.observe.state import RunState, last_metrics
 from polyrhythm.observe.summary import described
 from polyrhythm.observe.summary import result as result_of_state
 from polyrhythm.store.checkpoints import newest
@@ -51,6 +51,9 @@ from polyrhythm.wire.messages import Address, JobSpec
 
 class _NoRemote:
     def listening(self, address: str, run_dir: Path) -> None:
+        pass
+
+    def evaluated(self, metrics: Mapping[str, float]) -> None:
         pass
 
     def wanted(self) -> Wanted:
@@ -170,7 +173,19 @@ def _run(
     # terminal: print no table there.
     table = engine != INLINE
     local = frozenset(each.name for each in requests if each.role == "worker")
-    progress = ProgressDisplay(run_dir / JOURNAL, quiet=quiet, job=spec, table=table, local=local)
+
+    def evaluated(line: Mapping[str, Any]) -> None:
+        far = {name: line[name] for name in ("round", "passes", "points") if name in line}
+        remote.evaluated({**far, **last_metrics(progress.state)})
+
+    progress = ProgressDisplay(
+        run_dir / JOURNAL,
+        quiet=quiet,
+        job=spec,
+        table=table,
+        local=local,
+        evaluated=evaluated,
+    )
 
     def invite(address: Address) -> None:
         hint = JoinHint.of(listening_fields(requests[0], address))

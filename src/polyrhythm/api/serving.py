@@ -6,7 +6,7 @@ import inspect
 import signal
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
@@ -77,6 +77,9 @@ class _Served:
     def listening(self, address: str, run_dir: Path) -> None:
         self.address, self.run_dir = address, run_dir.resolve()
         self.known.set()
+
+    def evaluated(self, metrics: Mapping[str, float]) -> None:
+        pass
 
     def wanted(self) -> Wanted:
         return self._wanted

@@ -36,6 +36,7 @@ from polyrhythm.api.options import (
     with_job_defaults,
 )
 from polyrhythm.api.saying import say, say_starting
+from polyrhythm.api.trials import trial_of_process
 from polyrhythm.api.values import (
     a_best_metric,
     a_change,
@@ -1050,7 +1051,7 @@ def train(
         engine=engine,
         cluster=cluster,
         main=code.main,
-        remote=code.remote,
+        remote=code.remote or trial_of_process(),
         link=link,
         digest=digest,
         host=host,

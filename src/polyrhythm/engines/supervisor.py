@@ -19,6 +19,7 @@ from typing import Any
 
 import msgspec
 
+from polyrhythm.core.lead.progress.progress import STOPPED
 from polyrhythm.core.machine import Reason
 from polyrhythm.core.supervision import (
     LOSSES,
@@ -394,6 +395,10 @@ class Supervisor:
                 if self._lead is None:
                     raise JobFailed(failed) from None
                 self._run.failed = self._run.failed or failed
+            except SystemExit:
+                # what watches the job ends this process, and the lead has no time to write this
+                self._records.note("ended", {**STOPPED.noted(), "failed": False})
+                raise
             finally:
                 self._starting = False
                 self._cleaning = True

@@ -11,10 +11,10 @@ import select
 import sys
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, Any, cast
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.control import Control
@@ -97,10 +97,13 @@ class ProgressDisplay:
         console: Console | None = None,
         table: bool = True,
         local: frozenset[str] = frozenset(),
+        evaluated: Callable[[dict[str, Any]], None] = lambda line: None,
     ) -> None:
         """`table`: show a live table if stderr is a terminal. `local`: the workers that this command
-        has started, whose errors it shows."""
+        has started, whose errors it shows. `evaluated` is called with the line of each evaluation
+        when the state contains it."""
         self._reader = JournalReader(journal)
+        self._evaluated = evaluated
         self._output = Output(journal.parent)
         self._job = job
         self._quiet = quiet
@@ -169,6 +172,8 @@ class ProgressDisplay:
                     self._waiting.append(f"polyrhythm: {sentence.text}")
                 elif not (self._quiet or sentence.routine):
                     self._waiting.append(str(sentence))
+            if line["what"] == "reported" and line.get("evaluated"):
+                self._evaluated(line)
         self._print_output()
         self._print_waiting()
         every_s = line_every_s(self.state.at_s) if self._live is None else _REDRAW_EVERY_S
