@@ -78,7 +78,7 @@ def status_of(machines: Machines, server: str) -> dict[str, Any]:
     links = json.loads(call("status", "run", "--json", cwd=machines.cwd).stdout)["links"]
     (host,) = [host for host, there in links["hosts"].items() if server in there]
     shown = call("status", "run", "--links", cwd=machines.cwd).stdout.splitlines()
-    assert shown[0].startswith("MB/s from the host of a row")
+    assert shown[0].startswith("measured at")
     assert any(line.split()[1:3] == [host, server] for line in shown), shown
     return {**links, "host": host}
 

@@ -77,7 +77,7 @@ def test_leaving_the_debugger_ends_the_job(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("here", "status", "line"),
     [
-        ("sys.exit()", 1, "every worker left before the goal"),
+        ("sys.exit()", 1, "all workers left before the job reached its goal"),
         ("sys.exit(3)", 1, "worker-0 failed: exit status 3"),
         ("raise ValueError('on purpose')", 1, "worker-0 failed: ValueError: on purpose"),
     ],

@@ -134,7 +134,7 @@ def test_a_job_continues_with_a_guest_after_its_own_workers_have_left(counting: 
         assert joiner.returncode == 128 + signal.SIGINT, said
         assert said.splitlines()[-1] == "left: it was told to leave"
         assert command.wait(20) == 1
-        assert "every worker left before the goal" in command.stderr()
+        assert "all workers left before the job reached its goal" in command.stderr()
 
 
 # -- leaving -----------------------------------------------------------------------------------
@@ -241,7 +241,7 @@ def test_a_killed_worker_is_restarted(counting: Path) -> None:
             "polyrhythm: worker-1 failed: killed by SIGKILL; it is started again in 0.5 s",
             "polyrhythm: worker-1 was started again",
         ]
-        end = "polyrhythm: every worker left before the goal"
+        end = "polyrhythm: all workers left before the job reached its goal"
         assert command.stderr().splitlines() == [*again, *again, end]
         assert json.loads(command.stdout())["respawned"] == {"worker-1": 2}
         assert len(command.joined("worker-0")) == 1

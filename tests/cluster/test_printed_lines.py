@@ -240,7 +240,7 @@ def test_sys_exit_of_a_worker_is_told_in_words(engine: str, tmp_path: Path) -> N
         "worker-1": "exit status 7",
         "worker-2": "sys.exit: no more data",
     }
-    assert "every worker left before the goal" in done.stderr
+    assert "all workers left before the job reached its goal" in done.stderr
     assert "Traceback" not in done.stderr
 
 

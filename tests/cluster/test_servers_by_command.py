@@ -182,7 +182,7 @@ def test_a_server_without_a_slice_says_so(tmp_path: Path) -> None:
         for number in {1, 2} - {holder}:
             drain(tmp_path, number)  # it holds no slice, so s3 gets none
         drain(tmp_path, holder)
-        next(line for line in read if "s3: the first slices come now (1 of 2)" in line)
+        next(line for line in read if "s3: the first slices are arriving (1 of 2)" in line)
 
 
 def drain(cwd: Path, number: int) -> None:

@@ -65,7 +65,7 @@ def test_a_worker_whose_death_ends_the_job_is_named(tmp_path: Path, die: str, ho
 
     outcome = choose_engine("local").run(requests, EngineWatch(say=print, tick=tick))
     assert ticks_after_end >= 2
-    assert outcome.ended == "every worker left before the goal"
+    assert outcome.ended == "all workers left before the job reached its goal"
     assert outcome.failed == f"{outcome.ended}: worker-0 failed: {how}"
     assert outcome.worker_failures == {"worker-0": how}
 

@@ -100,7 +100,7 @@ def test_only_a_job_with_checkpoints_is_started_again(call: Call) -> None:
     [
         (["systemd", "--engine", "ray"], "has no --engine"),
         (["systemd", "--resources-per-worker", "CPU=2"], "its machine has no scheduler"),
-        (["systemd", "--host", "10.0.0.5"], "say --insecure"),
+        (["systemd", "--host", "10.0.0.5"], "give --insecure"),
         (["systemd", "--host", "0.0.0.0", "--insecure", "--role", "worker"], "could reach"),
         (["systemd", "--role", "lead"], "--role 'lead' is not known: choose one of job, worker"),
         (["systemd", "--local-workers", "9"], "--local-workers is 9"),

@@ -82,8 +82,8 @@ def test_people_read_it_too(tmp_path: Path) -> None:
     )
     assert (
         "  all workers: computing 4.0 s, waiting 1.0 s, transferring 3.0 s, redone 0.5 s;"
-        " 50% of the time computing (80% of the time before the"
-        " slowest worker of each round had computed)\n" in text
+        " 50% of the time computing (80% while the"
+        " slowest worker of each round computed)\n" in text
     )
 
 
@@ -99,7 +99,7 @@ def test_the_spread_of_arrivals_is_the_median_over_rounds() -> None:
     assert result["arrival_spread_ms"] == 2.5
     assert summarise(opened(0, 1))["arrival_spread_ms"] is None
     text = summary_text({**described(JobSpec(job="j")), **result}, Path("runs/x"), details=True)
-    assert "from the first contribution of a round to its last: 2.5 ms (median)" in text
+    assert "time between the first and the last contribution of a round: 2.5 ms (median)" in text
 
 
 def test_the_way_is_the_median_over_rounds() -> None:

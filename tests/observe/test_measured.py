@@ -34,7 +34,7 @@ def shown(lines: list[Line], columns: int = 80) -> list[str]:
 
 def test_the_matrix_and_what_servers_hold() -> None:
     assert shown([*opened(0, 1), placed(), links(slowest="s0", seconds=0.48)]) == [
-        "MB/s from the host of a row to that of a column, at 3.0 s:",
+        "measured at 3.0 s, in MB/s; the host of a row sends to the host of a column:",
         "   host  processes     1    2     3",
         "1  a     s0            -    ?     ?",
         "2  b     s1, w0     12.5    -  2.40",
@@ -59,12 +59,12 @@ def test_many_hosts_fit_into_any_width(columns: int) -> None:
 
 def test_without_measurements_it_says_why() -> None:
     (first, *_) = shown([*opened(0), placed()])
-    assert first == "no rates: all processes that are known are on one host"
+    assert first == "no rates: all known processes of the job are on one host"
     other = line(0.3, "joined", worker=5, name="x", epoch=2, pid=7, host="elsewhere")
     here = line(0.2, "server-joined", server=0, pid=5, host="here")
     (first, *_) = shown([here, *opened(0), other, placed()])
-    assert first == "no rates yet: a link is measured when 8 KiB or more come over it at once"
-    assert shown([]) == ["no rates: all processes that are known are on one host"]
+    assert first == "no rates yet: a link is measured when 8 KiB or more arrive without a pause"
+    assert shown([]) == ["no rates: all known processes of the job are on one host"]
 
 
 def test_moves_change_what_servers_hold() -> None:

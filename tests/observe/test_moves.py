@@ -155,7 +155,7 @@ def test_a_move_that_ends_early_does_not_say_where_the_points_are() -> None:
 def test_a_job_that_was_killed_does_not_say_that_its_last_moves_are_complete() -> None:
     found = result(fold([*JOINED, MOVE]), JobSpec(job="x"))
     text = summary_text({**found, "job": "x"}, Path("runs/x"), None)
-    assert "x: did not end by itself\n  at least 0 rounds" in text
+    assert "x: did not end properly\n  at least 0 rounds" in text
     assert "  40 points (5 chunks) began to move between workers" in text
 
 

@@ -199,7 +199,10 @@ def test_a_worker_is_compared_with_the_median_of_the_others(count: int) -> None:
 def test_of_several_slow_workers_the_slowest_is_named() -> None:
     assert slow_in_words({}) is None
     assert slow_in_words({"a": 2.0}) == "a is 2.0x slower than the others"
-    assert slow_in_words({"a": 2.0, "b": 3.5}) == "2 workers are slow, b the most (3.5x slower)"
+    assert (
+        slow_in_words({"a": 2.0, "b": 3.5})
+        == "2 workers are slow; the slowest is b (3.5x slower than the others)"
+    )
 
 
 def test_after_the_end_workers_have_the_speeds_of_the_whole_run() -> None:

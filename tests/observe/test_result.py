@@ -133,7 +133,7 @@ def test_bf16_travels_at_half_size() -> None:
 @pytest.mark.parametrize(
     ("links", "shown"),
     [
-        (["local", "local"], "  pushed 40.0 kB (--push int8, exact within this host)"),
+        (["local", "local"], "  pushed 40.0 kB (--push int8, exact between processes of one host)"),
         (["local", "tcp"], "  pushed 40.0 kB (--push int8)"),
     ],
 )
@@ -229,7 +229,7 @@ def test_the_summary_says_nothing_about_folds_that_were_not_reported() -> None:
 def test_the_summary_ends_with_the_result() -> None:
     rows = text_of(LINES, job(targets=(objective(0.5),)))
     assert rows[0] == "digits: the job reached its goal: 9 rounds"
-    assert "  target met after 4.00 s" in rows
+    assert "  target reached after 4.00 s" in rows
     assert rows[2].split() == ["worker", "points/s", "computing", "waiting", "transferring"]
     assert rows[3].split() == ["worker-0", "12", "50%", "25%", "25%"]
     assert rows[4].split() == ["worker-1", "12", "75%", "12%", "12%", "1.5x", "slower"]

@@ -72,7 +72,7 @@ def test_workers_die_and_join_at_any_moment(sync: str, points: int) -> None:
         run = play(seed, sync, deaths=3, joins=4, repeats=0.1, points=points)
         ends[run.end is not None and not run.end.failed] += 1
         if run.end is not None and run.end.failed:
-            assert in_words(run.end.reason) == "every worker left before the goal"
+            assert in_words(run.end.reason) == "all workers left before the job reached its goal"
         refused = [life.failed for life in run.lives if life.failed]
         assert all("came too late" in why or "is ending" in why for why in refused), refused
     assert ends[True] > SEEDS / 2

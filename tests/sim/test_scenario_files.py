@@ -195,7 +195,7 @@ RATE = '[[events]]\nat = "1s"\nwhat = "rate"\n'
         (HOST + "workers = ['anna']", ["'anna'", "not a worker's name"]),
         (HOST.replace("1Mbit", "0Mbit"), ["nothing would ever arrive"]),
         (HOST.replace("incoming", "# incoming"), ["incoming", "$.hosts[0]"]),
-        (HOST + RATE + "host = 1\noutgoing = '1Mbit'", ["host 1, which there is not"]),
+        (HOST + RATE + "host = 1\noutgoing = '1Mbit'", ["host 1, which does not exist"]),
         (HOST + RATE + "host = 0", ["give host, and outgoing or incoming"]),
         (HOST + RATE + "outgoing = '1Mbit'", ["give host, and outgoing or incoming"]),
         (HOST + RATE + "host = 0\nincoming = '1Mbit'\nserver = 0", ["give no worker"]),

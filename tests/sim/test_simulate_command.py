@@ -107,8 +107,8 @@ def test_a_job_that_fails_says_why(tmp_path: Path) -> None:
     )
     done = call(tmp_path, "mine.toml", "--json")
     assert done.returncode == 1
-    assert json.loads(done.stdout)["failed"] == "every worker left before the goal"
-    assert done.stderr == "polyrhythm: every worker left before the goal\n"
+    assert json.loads(done.stdout)["failed"] == "all workers left before the job reached its goal"
+    assert done.stderr == "polyrhythm: all workers left before the job reached its goal\n"
 
 
 def test_a_broken_invariant_names_the_command_that_shows_it_again(

@@ -68,7 +68,7 @@ def check_host(host: str, insecure: bool) -> None:
     if is_loopback(host) or insecure:
         return
     raise UsageError(
-        f"--host {host} can be reached from other machines, and links are not encrypted yet: say"
+        f"--host {host} can be reached from other machines, and links are not encrypted yet: give"
         " --insecure if everyone who can watch that network may read this job"
     )
 
@@ -80,8 +80,8 @@ def check_way_in(connect: str, link: str, digest: str, wait: str | None = None) 
     if address is None:
         what = f"--connect {connect!r} is not understood" if connect else "--connect is missing"
         raise UsageError(
-            f"{what}: give HOST:PORT of a running job, as 'polyrhythm train' says at its start and"
-            " 'polyrhythm status' repeats"
+            f"{what}: give HOST:PORT of a running job, which 'polyrhythm train' prints at its start and"
+            " 'polyrhythm status' shows"
         )
     one_of(_LINKS_FROM_OUTSIDE)("--link", link)
     one_of(DIGESTS)("--digest", digest)

@@ -316,7 +316,7 @@ def train(
     servers: Annotated[
         int,
         Option(
-            "Number of servers. Each is a process.",
+            "The number of servers. Each server is a process.",
             metavar="N",
             group=Group.PROCESSES,
             common=True,
@@ -328,8 +328,9 @@ def train(
     replicas: Annotated[
         int,
         Option(
-            "Copies of every slice on other servers: so many servers may die at once. No acknowledged"
-            " contribution is lost. The first server runs the lead and may not die.",
+            "How many copies of every slice other servers keep. This many servers may die at the"
+            " same time, and no acknowledged contribution is lost. The first server runs the lead,"
+            " and must not die.",
             metavar="N",
             group=Group.PROCESSES,
             common=True,
@@ -340,7 +341,8 @@ def train(
     local_workers: Annotated[
         int | None,
         Option(
-            "Workers to start here (default: all); others join with 'polyrhythm worker'.",
+            "How many workers this command starts (default: all). The others join with 'polyrhythm"
+            " worker'.",
             metavar="N",
             group=Group.PROCESSES,
             common=True,
@@ -350,7 +352,8 @@ def train(
     local_servers: Annotated[
         int | None,
         Option(
-            "Servers to start here (default: all); others join with 'polyrhythm server'.",
+            "How many servers this command starts (default: all). The others join with 'polyrhythm"
+            " server'.",
             metavar="N",
             group=Group.PROCESSES,
             common=True,
@@ -360,8 +363,8 @@ def train(
     colocate: Annotated[
         bool,
         Option(
-            "A server beside each worker: as many servers as workers. Others join with"
-            " 'polyrhythm worker --colocate'.",
+            "Start a server beside each worker, so that there are as many servers as workers."
+            " Others join with 'polyrhythm worker --colocate'.",
             "--colocate",
             group=Group.PROCESSES,
             commands=JOBS_OF_SERVERS,
@@ -371,8 +374,8 @@ def train(
     respawn: Annotated[
         bool,
         Option(
-            "Restart workers and servers that die. They keep their names, and wait for 0.5 s first. The"
-            " pause doubles, up to 30 s, with each death without a contribution.",
+            "Start a worker or server again when it dies, under the same name, after 0.5 s. The"
+            " pause doubles with each further death without a contribution, up to 30 s.",
             "--respawn",
             group=Group.PROCESSES,
             common=True,
@@ -393,9 +396,9 @@ def train(
     on_loss: Annotated[
         str,
         Option(
-            "What happens when more servers are lost than there are copies. end: the job ends. resume:"
-            " it resumes from the newest checkpoint, without the dead servers unless --respawn starts"
-            " them again.",
+            "What happens when more servers are lost than there are copies. end: the job ends."
+            " resume: the job continues from its newest checkpoint. It does so without the dead"
+            " servers, unless --respawn starts them again.",
             metavar="end|resume",
             group=Group.PROCESSES,
             field="on_loss",
@@ -495,7 +498,7 @@ def train(
     local_steps: Annotated[
         int,
         Option(
-            "Kind local: how many steps are between two contributions.",
+            "Kind local: the number of local steps per contribution.",
             metavar="N",
             group=Group.SYNCHRONISATION,
             common=True,
@@ -579,8 +582,9 @@ def train(
     updater: Annotated[
         str,
         Option(
-            "What servers do with contributions. optimizer: a step of the job's optimizer; kind local:"
-            " the average. addition: they are summed as they are, for counting, sums and tests.",
+            "What servers do with contributions. optimizer: a step of the job's optimizer; with"
+            " kind local, they apply the average. addition: they add all contributions up, for"
+            " counting, sums and tests.",
             metavar="optimizer|addition",
             group=Group.SYNCHRONISATION,
             field="updater",
@@ -729,8 +733,8 @@ def train(
     min_batch: Annotated[
         int,
         Option(
-            "The least number of points in a batch. A smaller remainder of the data is added to the"
-            " batch before it.",
+            "The least number of points in a batch. If fewer points are left at the end of the"
+            " data, they are added to the last batch.",
             metavar="N",
             group=Group.TUNING,
             field="min_batch",
@@ -740,9 +744,9 @@ def train(
     push: Annotated[
         str,
         Option(
-            "How contributions are sent over TCP: exact, or int8, which needs a quarter of the bytes."
-            " What rounding leaves out is added to the worker's next contribution. Over local links,"
-            " contributions are always exact.",
+            "How contributions are sent over TCP: exact, or int8, which needs a quarter of the"
+            " bytes. The rounding error of a contribution is added to the worker's next one. Over"
+            " local links, contributions are always exact.",
             metavar="exact|int8",
             group=Group.TUNING,
             field="push",
@@ -752,9 +756,9 @@ def train(
     placement: Annotated[
         str,
         Option(
-            "How slices are assigned to servers. ring: equal numbers. average: equal bytes. aware: by"
-            " the measured throughput of hosts and links. elastic: by the times of arrival of the last"
-            " 20 rounds.",
+            "How slices are assigned to servers. ring: equal numbers of slices. average: equal"
+            " bytes. aware: by the measured throughput of hosts and links. elastic: by the times"
+            " at which contributions arrived in the last 20 rounds.",
             metavar="ring|average|elastic|aware",
             group=Group.TUNING,
             field="placement",
@@ -765,9 +769,9 @@ def train(
     slice_size: Annotated[
         str,
         Option(
-            "The greatest size of a slice, such as 500kB or 1MiB. auto: 2 MiB on one machine; between"
-            " machines as large as overlaps pushes and pulls best, and so that servers can hold equally"
-            " many.",
+            "The largest size of a slice, such as 500kB or 1MiB. auto: 2 MiB on one machine."
+            " Between machines, auto chooses a size with which pushes and pulls overlap well and"
+            " all servers can hold the same number of slices.",
             metavar="SIZE",
             group=Group.TUNING,
             field="slice_nbytes",
@@ -777,7 +781,7 @@ def train(
     wire_dtype: Annotated[
         str,
         Option(
-            "The type in which float32 parameters are sent: same, or bf16.",
+            "The type in which float32 parameters are sent: same (float32), or bf16.",
             metavar="same|bf16",
             group=Group.TUNING,
             field="wire_dtype",
@@ -809,9 +813,10 @@ def train(
     async_momentum: Annotated[
         str,
         Option(
-            "asp and ssp: when momentum (and Adam's first moment) decays. round: once per as many"
-            " contributions as there are members, as under bsp. contribution: once per contribution;"
-            " training then diverges at much lower learning rates.",
+            "asp and ssp: when momentum (and Adam's first moment) decays. round: once per round,"
+            " that is after as many contributions as there are members, as under bsp."
+            " contribution: after every contribution; training then diverges at much lower"
+            " learning rates.",
             metavar="WHEN",
             group=Group.TUNING,
             field="async_momentum",
@@ -821,8 +826,9 @@ def train(
     read_ahead: Annotated[
         bool,
         Option(
-            "asp: begin the next step before the parameters that contain the last contribution have"
-            " come. This hides the exchange, and often breaks training with momentum.",
+            "asp: begin the next step before the parameters that contain the last contribution"
+            " have arrived. This hides the time of the exchange, and often breaks training with"
+            " momentum.",
             "--read-ahead",
             group=Group.TUNING,
             field="read_ahead",

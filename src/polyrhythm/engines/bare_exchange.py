@@ -140,7 +140,7 @@ def _work(
     took_s = time.perf_counter() - began_s
     final = versions[(args.warmup + args.rounds) % 2] if args.in_place else own
     if not bool((final == expected).all()):
-        raise SystemExit("the bare loop's sum is wrong")
+        raise SystemExit("the bare loop has computed a wrong sum")
     sock.sendall(json.dumps(args.rounds / took_s).encode())
 
 

@@ -290,7 +290,7 @@ def _await_end(
         if len(run.errors) == len(threads):
             lead.stop(at_once=True, failed=_all_failed(run))
         elif now_s > present_s + _LAST_WORD_S:
-            lead.stop(at_once=True, failed="every worker ended before the goal")
+            lead.stop(at_once=True, failed="all workers ended before the job reached its goal")
 
 
 def _all_failed(run: InlineRun) -> str:

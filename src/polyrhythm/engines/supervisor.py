@@ -713,8 +713,8 @@ class Supervisor:
             self._folder = None  # do not report the missing folder again
             self._say(
                 f"the folder of this run, {self._run_dir}, or the journal in it was deleted or moved:"
-                " nothing is recorded any more, and status, why and story do not know this run when it"
-                " has ended; the job goes on, and saves its model there"
+                " nothing is recorded any more, so status, why and story will not find this run after"
+                " its end; the job goes on, and saves its model in that folder"
             )
 
     def _end_without_workers(self) -> None:
@@ -739,7 +739,7 @@ class Supervisor:
             self._failures.take()
             self._fail(f"no worker is left: {'; '.join(failure_lines(failures))}")
         elif self._job.respawn:  # with `--respawn`, the lead would wait for new workers forever
-            self._fail("every worker left before the goal")
+            self._fail("all workers left before the job reached its goal")
         else:
             self._fail("every worker ended before round 1 had opened")
 

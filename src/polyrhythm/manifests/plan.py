@@ -53,23 +53,23 @@ _OF_CLUSTER = ("resources_per_worker", "resources_per_server")
 ELSEWHERE = "the manifest decides where processes run"
 NOT_HERE: Mapping[str, str] = {
     "engine": "the manifest starts ordinary processes",
-    "address": "it is for --engine ray",
-    "detach": "it is for --engine ray",
+    "address": "only --engine ray has it",
+    "detach": "only --engine ray has it",
 }
 """Options that no launcher can have, with the reason."""
 REFUSED: Mapping[str, str] = {
     **NOT_HERE,
-    "colocate": "under the manifest each server is a service of its own",
-    "slow": "workers have other names there",
-    "slow_at": "workers have other names there",
-    "stall": "workers have other names there",
-    "tenant": "workers have other names there",
+    "colocate": "under the manifest, servers and workers run separately",
+    "slow": "under the manifest, workers have other names",
+    "slow_at": "under the manifest, workers have other names",
+    "stall": "under the manifest, workers have other names",
+    "tenant": "under the manifest, workers have other names",
     "local_workers": ELSEWHERE,
     "local_servers": ELSEWHERE,
-    "host": "processes listen on the addresses of their containers or nodes",
-    "insecure": "it is implied, because processes are linked over a network",
+    "host": "each process listens on the address of its container or node",
+    "insecure": "it is always set, because processes are linked over a network",
     "in_place": "workers and servers have no memory in common",
-    "respawn": "the launcher starts processes again",
+    "respawn": "the launcher starts a process again when it dies",
 }
 """Options that a launcher cannot have which starts workers and servers by themselves."""
 

@@ -23,7 +23,8 @@ def links_in_words(state: RunState, columns: int) -> list[str]:
     measured = state.measured
     if measured is None:
         return [*_text(_unmeasured(state), columns), *_loads(state, columns)]
-    title = f"MB/s from the host of a row to that of a column, at {measured.at_s:.1f} s:"
+    at = f"measured at {measured.at_s:.1f} s, in MB/s"
+    title = f"{at}; the host of a row sends to the host of a column:"
     lines = [*_text(title, columns), *_matrix(measured, columns)]
     if measured.seconds is not None:
         seconds = duration(measured.seconds)
@@ -39,8 +40,8 @@ def _text(text: str, columns: int) -> list[str]:
 def _unmeasured(state: RunState) -> str:
     hosts = {host for _, host in state.processes.values() if host}
     if len(hosts) < 2:
-        return "no rates: all processes that are known are on one host"
-    return "no rates yet: a link is measured when 8 KiB or more come over it at once"
+        return "no rates: all known processes of the job are on one host"
+    return "no rates yet: a link is measured when 8 KiB or more arrive without a pause"
 
 
 def _matrix(measured: MeasuredLinks, columns: int) -> list[str]:

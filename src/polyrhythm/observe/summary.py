@@ -193,8 +193,8 @@ def summary_text(
     `said`: workers whose errors the user has seen already."""
     if not recorded and not result["ended"]:
         return f"{result['job']}: stopped before it had begun"
-    ended = "the job failed" if failing else result["ended"] or "did not end by itself"
-    # the processes of a job that did not end by itself have not reported their last rounds
+    ended = "the job failed" if failing else result["ended"] or "did not end properly"
+    # the processes of a job that did not end properly have not reported their last rounds
     known = "" if result["ended"] else "at least "
     links = "" if result["link"] == "none" or not details else f" over {result['link']} links"
     work = [
@@ -221,7 +221,7 @@ def summary_text(
     if advice is not None:
         rows.append(f"  {advice}")
     if result["seconds_to_target"] is not None:
-        rows.append(f"  target met after {_seconds(result['seconds_to_target'])}")
+        rows.append(f"  target reached after {_seconds(result['seconds_to_target'])}")
     values = [f"{name} {measure(value)}" for name, value in result.get("metrics", {}).items()]
     if result["objective"] is not None:
         values.insert(0, f"objective {measure(result['objective'])}")
@@ -245,7 +245,7 @@ def _detail_rows(result: dict[str, Any], run_dir: Path | None) -> list[str]:
         rows.append(_time_row(result["time"], usage, result["resource_usage"]["per_round"]))
     if (spread_ms := result["arrival_spread_ms"]) is not None:
         rows.append(
-            f"  from the first contribution of a round to its last: {spread_ms:.1f} ms (median)"
+            f"  time between the first and the last contribution of a round: {spread_ms:.1f} ms (median)"
         )
     folds = ", ".join(f"{server} {count}" for server, count in sorted(result["folds"].items()))
     if folds or result["ended"]:  # the lead reports the folds when the job ends
@@ -348,12 +348,12 @@ def _lost_in_words(losses: list[dict[str, Any]]) -> str:
 def _push_row(result: dict[str, Any]) -> str:
     kind = find_link_kind(result["link"])
     references = kind is not None and kind.has_payload_references
-    exact = ", exact within this host" if references else ""
+    exact = ", exact between processes of one host" if references else ""
     return f"  pushed {size(result['bytes_pushed'])} (--push {result['push']}{exact})"
 
 
 def _time_row(time: dict[str, float], overall: float, per_round: float | None) -> str:
-    until = "of the time before the slowest worker of each round had computed"
+    until = "while the slowest worker of each round computed"
     within = "" if per_round is None else f" ({percent(per_round)} {until})"
     redone = f", redone {time['redone_s']:.1f} s" if time["redone_s"] else ""
     return (

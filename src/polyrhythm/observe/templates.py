@@ -119,7 +119,7 @@ SENTENCES = {
     "move-job-ends": "the job ends",
     "migrate-given": "chunks move as --migrate {name} says",
     "migrate-off-policy": "--migrate auto means off under {name}",
-    "migrate-kind": "--migrate auto means full with kind {name}: what points remember must move with"
+    "migrate-kind": "--migrate auto means full with kind {name}: the memory of the points must move with"
     " them",
     "migrate-lease": "--migrate auto means lease: every worker can read the whole data set",
     "migrate-private": "--migrate auto means --migrate full for workers with --share-data, because every"
@@ -310,7 +310,7 @@ SENTENCES = {
     " training loops made no step: call optimizer.step() in the loop",
     "job-failed": "{detail}",
     "streams-ended": "the streams of the workers have ended",
-    "deserted": "every worker left before the goal",
+    "deserted": "all workers left before the job reached its goal",
     "device-shared": "{workers} share {device}: there are more workers than devices",
     "cuda-not-forked": "the workers use cpu: a module that this Python imports at its start has"
     " initialised CUDA, and processes that are forked afterwards cannot use it; let main(worker)"

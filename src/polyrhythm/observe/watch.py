@@ -94,7 +94,7 @@ def report_in_words(what: str, names: Iterable[str], fields: Mapping[str, Any]) 
     if what == NO_SLICE:
         return f"{who}: no slices yet (the model has {fields['of']})"
     if what == FIRST_SLICES:
-        return f"{who}: the first slices come now ({fields['held']} of {fields['of']})"
+        return f"{who}: the first slices are arriving ({fields['held']} of {fields['of']})"
     return (
         f"{who}: the lead has sent nothing for {fields['silent_s']:.1f} s; it is suspect after"
         f" {limit_in_words(fields)}, and given up after {fields['timeout_s']:g} s (--lead-timeout)"

@@ -116,7 +116,8 @@ def slow_in_words(slow: Mapping[str, float]) -> str | None:
     slowest = max(slow, key=lambda name: slow[name])
     if len(slow) == 1:
         return f"{slowest} is {slow[slowest]:.1f}x slower than the others"
-    return f"{len(slow)} workers are slow, {slowest} the most ({slow[slowest]:.1f}x slower)"
+    times = f"{slow[slowest]:.1f}x slower than the others"
+    return f"{len(slow)} workers are slow; the slowest is {slowest} ({times})"
 
 
 def worker_rows(state: RunState) -> list[WorkerRow]:

@@ -79,9 +79,11 @@ class Happening(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         about_rates = (self.host, self.outgoing, self.incoming)
         if self.what == "rate":
             if self.host is None or self.outgoing is None is self.incoming:
-                raise ValueError("rate happens to a host: give host, and outgoing or incoming")
+                raise ValueError(
+                    "an event rate is about a host: give host, and outgoing or incoming"
+                )
             if self.worker is not None or self.server is not None:
-                raise ValueError("rate happens to a host: give no worker and no server")
+                raise ValueError("an event rate is about a host: give no worker and no server")
         elif any(field is not None for field in about_rates):
             raise ValueError("host, outgoing and incoming can be given only with what = 'rate'")
         elif self.what in LINKS:
@@ -91,13 +93,15 @@ class Happening(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
                 )
         elif self.what == "end":
             if self.worker is not None or self.server is not None:
-                raise ValueError("end stops the whole job: give no worker and no server")
+                raise ValueError("an event end stops the whole job: give no worker and no server")
         elif (self.worker is None) == (self.server is None):
-            raise ValueError(f"{self.what} happens to a worker or a server: give one of the two")
+            raise ValueError(
+                f"an event {self.what} is about a worker or a server: give one of the two"
+            )
         elif self.server is not None and self.what in ("leave", "slow"):
-            raise ValueError(f"{self.what} happens to workers only")
+            raise ValueError(f"an event {self.what} is only for workers")
         elif self.worker is not None and self.what == "drain":
-            raise ValueError("drain happens to servers only")
+            raise ValueError("an event drain is only for servers")
         if self.what == "crash" and self.server == FIRST_SEAT.server:
             raise ValueError(
                 f"the lead runs in server {FIRST_SEAT.server}: its death would end the job"
@@ -343,7 +347,7 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
                 raise ValueError(f"a host has {min(unknown)!r}, which is not a worker's name")
         for event in self.events:
             if event.host is not None and not 0 <= event.host < len(self.hosts):
-                raise ValueError(f"an event is about host {event.host}, which there is not")
+                raise ValueError(f"an event is about host {event.host}, which does not exist")
 
     def cast(self) -> list[WorkerSpec]:
         """All workers, in the order of the file. A worker without a name gets a name from its
@@ -435,4 +439,4 @@ def with_policy(scenario: Scenario, sync: str) -> Scenario:
 def _parse_quantity(kind: type[Any], value: object) -> object:
     if kind in (Duration, Size, Rate):
         return kind.parse(value)
-    raise NotImplementedError(f"a scenario holds no {kind.__name__}")
+    raise NotImplementedError(f"a scenario cannot contain values of type {kind.__name__}")

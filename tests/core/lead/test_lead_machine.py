@@ -647,7 +647,7 @@ def test_a_job_fails_when_every_worker_leaves() -> None:
     stage = Stage(workers=1).begin()
     (end,) = of(stage.closed("w0"), fx.End)
     assert end.failed
-    assert in_words(end.reason) == "every worker left before the goal"
+    assert in_words(end.reason) == "all workers left before the job reached its goal"
 
 
 def test_reports_go_to_the_journal() -> None:

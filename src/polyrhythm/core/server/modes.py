@@ -319,7 +319,7 @@ class OnArrivalMode(_Mode):
             self._state.out.append(Freeze())
 
     def on_folded(self, event: ev.FoldDone, now_ns: int) -> None:
-        raise AssertionError("contributions are folded on arrival: no fold of a round is started")
+        raise AssertionError("a fold of a round was ordered in a job without rounds")
 
     def on_settled(self, step: Step, now_ns: int) -> None:
         if self._state.is_member(*step[:2]):

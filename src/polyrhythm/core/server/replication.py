@@ -171,7 +171,7 @@ class Replication:
             strangers = owed - self.replicas - self.learners
             if strangers:
                 raise InvariantBroken(
-                    f"{step} waits for s{min(strangers)}, which has no copies to make"
+                    f"step {step} waits for s{min(strangers)}, which copies nothing from this primary"
                 )
 
 

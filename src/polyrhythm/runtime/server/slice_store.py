@@ -210,7 +210,7 @@ class SliceStore:
             try:
                 return self._enter(part, incoming, message, data)
             except Exception as error:
-                what = f"slice {message.slice} may be half changed"
+                what = f"slice {message.slice} may be only partly changed"
                 raise InvariantBroken(f"{what}: {type(error).__name__}: {error}") from error
 
     def _enter(
@@ -235,7 +235,7 @@ class SliceStore:
     def fold(
         self, round_: int, slot: int, fill: int, share: float = 1.0, rows: tuple[Row, ...] = ()
     ) -> float:
-        raise AssertionError("contributions are folded on arrival: there is no round to fold")
+        raise AssertionError("a round was to be folded in a job without rounds")
 
     def _said(self, event: _Told) -> _Told:
         self._put(event)

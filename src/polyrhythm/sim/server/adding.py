@@ -71,7 +71,7 @@ class SimOnArrivalAdding:
         self._clock.at(self._free_ns, self._fold_slice, message)
 
     def start(self, effect: fx.StartFold, nbytes: int) -> None:
-        raise AssertionError("contributions are folded on arrival: no fold of a round is started")
+        raise AssertionError("a fold of a round was ordered in a job without rounds")
 
     def done(self) -> None:
-        raise AssertionError("contributions are folded on arrival: no fold of a round is started")
+        raise AssertionError("a fold of a round was ordered in a job without rounds")

@@ -221,7 +221,7 @@ class SimSliceStore:
     # -- folds ---------------------------------------------------------------------------------
 
     def fold(self, round_: int, slot: int, share: float = 1.0, rows: tuple[Row, ...] = ()) -> float:
-        raise AssertionError("contributions are folded on arrival: there is no round to fold")
+        raise AssertionError("a round was to be folded in a job without rounds")
 
     def _fold_slice(self, slice_: int, slot: int, step: SliceStep) -> None:
         self._write(slice_, slot)

@@ -212,11 +212,13 @@ def test_an_evicted_worker_that_died_is_not_waited_for_long() -> None:
     silence(stage)
     stage.closed("w0")
     assert stage.lead._removals.wake_ns == stage.now_ns + 5 * SECOND_NS
-    assert ended(stage.tick(5.1)) == "every worker left before the goal"
+    assert ended(stage.tick(5.1)) == "all workers left before the job reached its goal"
 
 
 def test_without_respawn_a_deserted_job_ends_at_once() -> None:
-    assert ended(begin(workers=1).closed("w0")) == "every worker left before the goal"
+    assert (
+        ended(begin(workers=1).closed("w0")) == "all workers left before the job reached its goal"
+    )
 
 
 def test_with_respawn_a_deserted_job_waits_for_the_next_worker() -> None:
@@ -227,7 +229,7 @@ def test_with_respawn_a_deserted_job_waits_for_the_next_worker() -> None:
     assert sent(stage.hello("worker-0"), m.Admitted)
     assert ended(stage.tick(5.0)) is None, "a worker has joined"
     stage.closed("w0")
-    assert ended(stage.tick(30.1)) == "every worker left before the goal"
+    assert ended(stage.tick(30.1)) == "all workers left before the job reached its goal"
 
 
 # -- the links of an evicted worker ---------------------------------------------------------------
