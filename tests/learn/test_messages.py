@@ -184,7 +184,9 @@ def test_an_option_of_the_optimizer_that_changes_is_named() -> None:
         (lambda net: net.to("meta"), "'frozen' is on the device meta, so it has no values"),
         (
             lambda net: setattr(net, "seen", net.seen.to(torch.complex64)),
-            "the buffer 'seen' has dtype torch.complex64, which cannot be exchanged: convert it",
+            "the buffer 'seen' has dtype torch.complex64, which cannot be exchanged: register"
+            " torch.view_as_real(seen) instead, and use torch.view_as_complex() of it in forward();"
+            " or keep a constant as an attribute that is no buffer",
         ),
         (
             lambda net: setattr(net, "seen", net.seen.to("meta")),

@@ -3,6 +3,23 @@
 from tests.mutants.mutant import Mutant, mutant
 
 LEARN: tuple[Mutant, ...] = (
+    # -- tables in files -----------------------------------------------------------------------
+    mutant(
+        "first-rows-choose-the-type",
+        "The first row groups decide whether map coordinates at the end of a file are rounded.",
+        "learn:Table._choose",
+        "np.linspace(0, len(self._edges) - 2, _SAMPLED)",
+        "np.linspace(0, 1, _SAMPLED)",
+        "tests/learn/data/test_tables.py::test_all_workers_read_a_table_with_one_type[parquet]",
+    ),
+    mutant(
+        "later-rows-are-rounded",
+        "Points that float32 does not suit are rounded if they are not among those looked at first.",
+        "learn:Table._typed",
+        "enough and _is_too_fine(found.x, _COARSE)",
+        "False",
+        "tests/learn/data/test_tables.py::test_a_row_group_that_does_not_suit_the_type_of_the_table_is_refused[parquet]",
+    ),
     # -- the probe sample ----------------------------------------------------------------------
     mutant(
         "probe-weighs-batches-alike",

@@ -212,9 +212,16 @@ def check_device(spec: ModelSpec, tensors: Sequence[torch.Tensor]) -> None:
 def _describe_tensor(name: str, tensor: torch.Tensor, group: int, *, rows: bool) -> TensorSpec:
     if tensor.dtype not in NAMES:
         what = "parameter" if isinstance(tensor, torch.nn.Parameter) else "buffer"
+        advice = f"convert it to one of {', '.join(NAMES.values())}"
+        if tensor.is_complex():
+            advice = (
+                f"register torch.view_as_real({name.rpartition('.')[2]}) instead, and use"
+                " torch.view_as_complex() of it in forward()"
+            )
+            if what == "buffer":
+                advice += "; or keep a constant as an attribute that is no buffer"
         raise UsageError(
-            f"the {what} {name!r} has dtype {tensor.dtype}, which cannot be exchanged: convert it to"
-            f" one of {', '.join(NAMES.values())}"
+            f"the {what} {name!r} has dtype {tensor.dtype}, which cannot be exchanged: {advice}"
         )
     dense = tensor.detach()
     if dense.numel() and not dense.is_contiguous() and (rows or not _is_permuted(dense)):

@@ -4,6 +4,7 @@ import gzip
 import os
 import pickle
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -233,3 +234,47 @@ def test_points_that_differ_in_the_last_digits_are_read_as_float64(
         if name == "far":
             assert np.array_equal(found, np.roll(x, 1_000, axis=0))
         assert open_points(path, dtype=np.float32).read(0, 5).x.dtype == np.float32
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_all_workers_read_a_table_with_one_type(tmp_path: Path, kind: str) -> None:
+    """The first row groups of the file need no float64, and the last one does."""
+    rng = np.random.default_rng(0)
+    x = np.column_stack([rng.normal(size=(2_400, 3)), np.zeros(2_400)])
+    x[1_800:, 1] += 5e6
+    first, last = (_written(tmp_path, x, kind) for _ in range(2))
+    assert first.read(0, 300).x.dtype == last.read(2_100, 2_400).x.dtype == np.float64
+    assert np.array_equal(last.read(1_700, 1_900).x, x[1_700:1_900, :3])
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_a_row_group_that_does_not_suit_the_type_of_the_table_is_refused(
+    tmp_path: Path, kind: str
+) -> None:
+    rng = np.random.default_rng(0)
+    x = np.column_stack([rng.normal(size=(12_000, 3)), np.zeros(12_000)])
+    x[1_500:1_800, 1] += 5e6
+    table = _written(tmp_path, x, kind)
+    assert table.read(0, 900).x.dtype == np.float32
+    with pytest.raises(DataError, match="digits that float32 does not have, unlike") as raised:
+        table.read(1_500, 1_800)
+    assert "open_points(..., dtype='float64')" in str(raised.value)
+    assert table.read(2_100, 12_000).x.dtype == np.float32, "a sound part is read all the same"
+    whole = _written(tmp_path, x, kind, dtype="float64")
+    assert np.array_equal(whole.read(0, 12_000).x, x[:, :3])
+
+
+def test_few_rows_at_the_end_do_not_change_the_type(tmp_path: Path) -> None:
+    x = np.column_stack([np.full((1_003, 3), 293.15), np.zeros(1_003)])
+    x[:, 0] += np.random.default_rng(0).normal(scale=5.0, size=1_003)
+    x[1_000:, 0] = 293.1500001, 293.1500002, 293.1500003
+    assert _written(tmp_path, x, "parquet").read(0, 1_003).x.dtype == np.float32
+
+
+def _written(folder: Path, x: npt.NDArray[np.float64], kind: str, **options: Any) -> Any:
+    path = folder / f"t.{kind}"
+    if kind == "parquet":
+        write_parquet(path, x, rows=300)
+    else:
+        np.savetxt(path, x, "%.17g", ",", header=",".join(NAMES), comments="")
+    return open_points(path, label="label", **options)

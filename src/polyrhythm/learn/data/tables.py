@@ -2,7 +2,8 @@
 
 A file is divided into *row groups*: the row groups of Parquet, or ranges of a CSV file that have
 similar sizes and contain whole lines. *A worker parses only the row groups that contain points of
-its chunks*, and keeps the last ones. A CSV file is also searched for line ends once, which is much
+its chunks*, and keeps the last ones; it parses a few more to choose the type of the points, which
+must be the same for all workers. A CSV file is also searched for line ends once, which is much
 faster than parsing it.
 
 pyarrow reads CSV and Parquet (`pip install 'polyrhythm[files]'`).
@@ -31,9 +32,16 @@ KEPT_NBYTES = 256 * 1024 * 1024
 """How many bytes of parsed row groups a table keeps."""
 _PART = 10_000
 """About how many points decide the type of a table's points."""
+_SAMPLED = 4
+"""How many row groups decide the type of a table's points."""
 _STEP = 2.0**-13
 """float32 is too coarse for a column if the distance of neighbouring values of float32 is more than
 this fraction of the column's standard deviation."""
+_COARSE = 2.0**-7
+"""The same for the points of one row group that is read after float32 was chosen: the file may be
+sorted by the column, so that each group has a small part of its values."""
+_FEW = 20
+"""The standard deviation of a row group with fewer points says little."""
 
 
 def open_points(
@@ -97,7 +105,9 @@ class Table:
         self._given = given
         self._columns: Columns
         self._dtype: np.dtype[Any] | None
-        """The type of the points; None until the first row group was parsed."""
+        """The type of the points; None until it was chosen."""
+        self._sample: npt.NDArray[np.float64] | None = None
+        """Some points of the table, if float32 was chosen because it suits these."""
         self._edges = [0, *accumulate(counts)]
         self._kept: OrderedDict[int, Batch] = OrderedDict()
         self.parsed = 0
@@ -157,12 +167,35 @@ class Table:
         return found
 
     def _typed(self, number: int) -> Batch:
-        """Parse a row group. The first one that this table parses decides the type of the points."""
-        if self._dtype is not None:
+        """Parse a row group. The first call chooses the type of the points, by row groups from all
+        parts of the table."""
+        if self._dtype is None:
+            self._choose()
+        assert self._dtype is not None
+        if self._sample is None:
             return self._parse(number, self._dtype)
         found = self._parse(number, np.dtype(np.float64))
-        self._dtype = narrowest(found.x)
-        return Batch(found.x.astype(self._dtype, copy=False), found.y)
+        together = np.concatenate([self._sample, _some(found.x)])
+        enough = len(found.x) >= _FEW
+        if _is_too_fine(together, _STEP) or (enough and _is_too_fine(found.x, _COARSE)):
+            raise DataError(
+                f"{self.path}: the points of rows {self._edges[number]} to"
+                f" {self._edges[number + 1] - 1} differ in digits that float32 does not have, unlike"
+                " those that were looked at first: shuffle the rows of the file, subtract a constant"
+                " from the columns, or read it with open_points(..., dtype='float64')"
+            )
+        return Batch(found.x.astype(np.float32), found.y)
+
+    def _choose(self) -> None:
+        numbers = np.unique(np.linspace(0, len(self._edges) - 2, _SAMPLED).astype(int))
+        groups = [self._parse(int(number), np.dtype(np.float64)).x for number in numbers]
+        together = np.concatenate([_some(group) for group in groups])
+        enough = [group for group in groups if len(group) >= _FEW]
+        if any(_is_too_fine(part, _STEP) for part in (together, *enough)):
+            self._dtype = np.dtype(np.float64)
+        else:
+            self._dtype = np.dtype(np.float32)
+            self._sample = _some(together)
 
     def _parse(self, number: int, dtype: np.dtype[Any]) -> Batch:
         raise NotImplementedError
@@ -179,17 +212,20 @@ class Table:
             )
 
 
-def narrowest(x: npt.NDArray[np.float64]) -> np.dtype[Any]:
-    """float32, or float64 if the values of a column differ in digits that float32 does not have: map
-    coordinates around 5,000,000 would be rounded by up to 0.25. A column of whole numbers, for
-    instance, loses nothing."""
-    part = x[:: max(1, len(x) // _PART)]
+def _some(x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    return x[:: max(1, len(x) // _PART)]
+
+
+def _is_too_fine(x: npt.NDArray[np.float64], limit: float) -> bool:
+    """Whether the values of a column differ in digits that float32 does not have: map coordinates
+    around 5,000,000 would be rounded by up to 0.25. A column of whole numbers, for instance, loses
+    nothing. `limit`: see `_STEP`."""
+    part = _some(x)
     with np.errstate(over="ignore", invalid="ignore"):
         rounded = part.astype(np.float32)
         step = float(np.finfo(np.float32).eps) * np.abs(part).max(0)
         varies = part.max(0) > part.min(0)
-        lost = varies & (step > _STEP * part.std(0)) & (rounded != part).any(0)
-        return np.dtype(np.float64 if lost.any() else np.float32)
+        return bool((varies & (step > limit * part.std(0)) & (rounded != part).any(0)).any())
 
 
 class CsvTable(Table):
