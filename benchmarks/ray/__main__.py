@@ -4,13 +4,13 @@
     python -m benchmarks.ray --only exchange,starting
 
 A cluster of one node is started for the benchmark. `exchange`: rounds per second with four workers and
-one server, for both engines in turn. `starting`: seconds until four workers have made their first step,
-beside four new actors that import torch. `returning`: seconds from the death of a worker until it
-contributes again, beside a new actor that imports torch. `rayps`: the experiments of RayPS's Figs. 5 and
-6, beside Ray's documented parameter server; this needs MNIST in `$POLYRHYTHM_DATA/mnist`. All figures
-but those of `rayps` are medians of up to `--repeat` runs: a study that takes long makes fewer, so that
-`--all` takes about ten minutes on a quiet machine. `--docs` writes the tables into README.md of
-this folder, and draws the picture there.
+one server, for both engines in turn. `starting`: seconds until four workers have made their first
+step, beside four new actors that import torch, and four that also make an optimizer. `returning`:
+seconds from the death of a worker until it contributes again, beside a new actor that imports torch.
+`rayps`: the experiments of RayPS's Figs. 5 and 6, beside Ray's documented parameter server; this needs
+MNIST in `$POLYRHYTHM_DATA/mnist`. All figures but those of `rayps` are medians of up to `--repeat`
+runs: a study that takes long makes fewer, so that `--all` takes about ten minutes on a quiet machine.
+`--docs` writes the tables into README.md of this folder, and draws the picture there.
 """
 
 import argparse
@@ -20,6 +20,7 @@ import secrets
 import shutil
 import signal
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -29,39 +30,55 @@ os.environ.setdefault(
     "RAY_AUTH_TOKEN", secrets.token_hex(32)
 )  # Ray would write one to the home folder
 
+os.environ.pop(
+    "PYTHONDONTWRITEBYTECODE", None
+)  # no actor compiles modules that others have compiled
+
 import ray
 
 from benchmarks import readme, report
 from benchmarks.ray import studies
 from benchmarks.ray.picture import draw
+from polyrhythm.engines.environment import BEYOND_CACHE
 
 HERE = Path(__file__).parent
 DOCUMENT = HERE / "README.md"
 PICTURE = HERE / "rayps.svg"
 STUDIES = ("exchange", "starting", "returning", "rayps")
+CPUS = 16
 
 
 @contextlib.contextmanager
 def cluster() -> Iterator[None]:
-    """Start Ray for this program alone. It leaves no files or processes."""
+    """Start Ray for this program alone, with the settings that docs/ray.md recommends. It leaves no
+    files or processes."""
     folder = tempfile.mkdtemp(prefix="ray-bench-")
+    os.environ.update(BEYOND_CACHE)
     try:
         ray.init(
             address="local",
-            num_cpus=32,
+            num_cpus=CPUS,
             include_dashboard=False,
             log_to_driver=False,
             logging_level="critical",
             object_store_memory=1 << 28,
             _node_ip_address="127.0.0.1",
             _temp_dir=folder,
-            _system_config={"worker_niceness": 0},  # the local engine's processes have no other
+            _system_config={"worker_niceness": 0},
         )
+        _await_idle_workers()
         yield
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         ray.shutdown()
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _await_idle_workers() -> None:
+    """Ray starts a Python process for each CPU beforehand, which takes both cores of a small machine for
+    half a minute."""
+    wait: Any = ray.remote(lambda: time.sleep(1.0))
+    ray.get([wait.remote() for _ in range(CPUS)])
 
 
 def measure(chosen: list[str], repeat: int) -> dict[str, Any]:
@@ -95,7 +112,8 @@ def table(found: dict[str, Any]) -> str:
     if (start := found.get("starting")) is not None:
         rows.append(
             f"| until all of {start['workers']} workers have made a step | {start['job_s']:.1f} s |"
-            f" {start['actors_s']:.1f} s, new actors that import torch | {start['more_s']:+.1f} s |"
+            f" {start['actors_s']:.1f} s, new actors that import torch (and make an optimizer:"
+            f" {start['optimizers_s']:.1f} s) | {start['more_s']:+.1f} s |"
         )
     if (back := found.get("returning")) is not None:
         rows += [

@@ -62,19 +62,21 @@ class WorkerActor:
 class TorchActor:
     """An actor that imports torch and does nothing else."""
 
-    def ready(self) -> float:
+    def ready(self, optimizer: bool) -> float:
         import torch
 
-        torch.ones(1).sum()
+        if optimizer:
+            torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=1.0).zero_grad()
         return time.monotonic()
 
 
-def start_torch(actors: int) -> float:
-    """The seconds until so many new actors have imported torch."""
+def start_torch(actors: int, *, optimizer: bool = False) -> float:
+    """The seconds until so many new actors have imported torch. `optimizer`: and have made an optimizer,
+    for which torch imports as much again."""
     remote: Any = ray.remote
     began_s = time.monotonic()
     made = [remote(num_cpus=1)(TorchActor).remote() for _ in range(actors)]
-    ends = ray.get([actor.ready.remote() for actor in made])
+    ends = ray.get([actor.ready.remote(optimizer) for actor in made])
     for actor in made:
         ray.kill(actor)
     return float(max(ends) - began_s)

@@ -100,18 +100,28 @@ def _rounds_per_s(engine: str, nbytes: int) -> float:
 
 
 def starting(repeat: int) -> dict[str, Any]:
-    """Seconds until all workers of a job have made a step, and until as many new actors have imported
-    torch."""
-    jobs, actors = [], []
+    """Seconds until all workers of a job have made a step, until as many new actors have imported torch,
+    and until as many have also made an optimizer."""
+    jobs, actors, optimizers = [], [], []
     for _ in _repeated(repeat):
         with _folder() as folder:
             began_s = time.monotonic()
             _marking(folder, workers=WORKERS, rounds=3)
             jobs.append(max(_steps(file)[0] for file in _marks(folder)) - began_s)
         actors.append(documented.start_torch(WORKERS))
-        report.say(f"starting: a job {jobs[-1]:.1f} s, actors with torch {actors[-1]:.1f} s")
+        optimizers.append(documented.start_torch(WORKERS, optimizer=True))
+        report.say(
+            f"starting: a job {jobs[-1]:.1f} s, actors with torch {actors[-1]:.1f} s, with an optimizer"
+            f" {optimizers[-1]:.1f} s"
+        )
     job, actor = statistics.median(jobs), statistics.median(actors)
-    return {"workers": WORKERS, "job_s": job, "actors_s": actor, "more_s": job - actor}
+    return {
+        "workers": WORKERS,
+        "job_s": job,
+        "actors_s": actor,
+        "more_s": job - actor,
+        "optimizers_s": statistics.median(optimizers),
+    }
 
 
 def _marking(folder: Path, **how: Any) -> None:

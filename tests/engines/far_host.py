@@ -49,6 +49,9 @@ class FarHost:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._selector.register(self._listener, selectors.EVENT_READ)
 
+    def prepare(self, name: str) -> None:
+        pass
+
     def start(self, request: ChildRequest) -> None:
         self._starts += 1
         folder = self._folder / f"{request.name}-{self._starts}"

@@ -14,6 +14,7 @@ from polyrhythm.wire.messages import JobSpec
 @dataclass
 class NoHost:
     started: list[ChildRequest] = field(default_factory=list)
+    prepared: list[str] = field(default_factory=list)
     told: list[tuple[str, Told]] = field(default_factory=list)
     sent: list[tuple[str, signal.Signals]] = field(default_factory=list)
     events: list[HostEvent] = field(default_factory=list)
@@ -23,6 +24,9 @@ class NoHost:
 
     def start(self, request: ChildRequest) -> None:
         self.started.append(request)
+
+    def prepare(self, name: str) -> None:
+        self.prepared.append(name)
 
     def tell(self, name: str, told: Told) -> None:
         self.told.append((name, told))

@@ -49,6 +49,7 @@ def test_workers_whose_machine_is_taken_away_leave_and_are_started_elsewhere(
     def start(request: object) -> None:
         started(request)  # type: ignore[arg-type]
         if len(host.started) == 4:  # worker-0 for the second time
+            assert host.prepared == ["worker-0"], "its place is sought before the pause is over"
             host.events = [
                 ProcessReported("s0", Told(ended="enough", whole_job=True)),
                 Exited("s0", 0, "exit status 0"),

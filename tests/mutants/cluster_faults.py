@@ -96,4 +96,13 @@ CLUSTER: tuple[Mutant, ...] = (
         "pass",
         "tests/engines/test_far_host.py::test_the_journal_says_that_a_job_was_stopped_whose_program_ends",
     ),
+    mutant(
+        "place-sought-late",
+        "A process that died begins to load its libraries only when the pause after its death is over.",
+        "engines:Respawning.plan",
+        "self._prepare(name)",
+        "pass",
+        "tests/engines/test_cluster_events.py"
+        "::test_workers_whose_machine_is_taken_away_leave_and_are_started_elsewhere",
+    ),
 )

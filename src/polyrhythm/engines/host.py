@@ -88,6 +88,10 @@ class ProcessHost(Protocol):
         listens (`host`), and the folder in which it may write (`folder`). Raises JobFailed if
         processes cannot be started any more."""
 
+    def prepare(self, name: str) -> None:
+        """The process with this name has ended, and `start` follows soon: begin what takes long and
+        needs no request, such as to find a place."""
+
     def tell(self, name: str, told: Told) -> None:
         """Send a message to a process. A message to a process that has ended is dropped."""
 

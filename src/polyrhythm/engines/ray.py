@@ -378,7 +378,7 @@ class RayHost:
         self._code = Path(self._job.path).read_bytes() if self._job.path else b""
         self._actors: dict[str, _Actor] = {}
         self._new: set[str] = set()
-        """The processes whose actors are made, and that were not started yet."""
+        """The processes whose newest actors are made and were not started yet."""
         self._unseen: list[HostEvent] = []
         """The ends of processes that were not started yet. They are reported when these are."""
         self._starts: dict[str, int] = {}
@@ -458,7 +458,7 @@ class RayHost:
                 **_options_of(demand),
                 **options,
             )
-            .remote(name, self._threads_of(name))
+            .remote(name, self._roles[name], self._threads_of(name))
         )
         actor = self._actors[name] = _Actor(name, demand, handle)
         actor.heard = handle.hear.remote(0)
@@ -468,13 +468,17 @@ class RayHost:
         own = self._threads if self._roles[name] == "worker" else None
         return own or threads_for(self._demands[name])
 
+    def prepare(self, name: str) -> None:
+        """Create the next actor of a process that has ended. It imports torch until it is started."""
+        self._kill(self._actors[name])  # it may still be alive
+        self._make(name)
+        self._new.add(name)
+
     def start(self, request: ChildRequest) -> None:
         name = request.name
-        if name in self._new:
-            self._new.discard(name)
-        else:
-            self._kill(self._actors[name])  # it has ended, and its actor may still be alive
-            self._make(name)
+        if name not in self._new:
+            self.prepare(name)
+        self._new.discard(name)
         follows = request.main is not None
         threads = self._threads_of(name)
         sent = msgspec.structs.replace(request, main=None, main_follows=follows, threads=threads)
@@ -487,7 +491,7 @@ class RayHost:
 
     def tell(self, name: str, told: Told) -> None:
         actor = self._actors[name]
-        if not actor.ended:
+        if not actor.ended and name not in self._new:
             actor.handle.tell.remote(actor.sent, encode(told))
             actor.sent += 1
 

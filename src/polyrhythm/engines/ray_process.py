@@ -17,6 +17,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 import ray
@@ -27,6 +28,9 @@ from polyrhythm.engines.output import flush
 from polyrhythm.engines.requests import ChildRequest, Told, encode
 from polyrhythm.errors import PolyrhythmError
 from polyrhythm.release import VERSION
+
+if TYPE_CHECKING:
+    from polyrhythm.engines.process import Run
 
 HEAR, TELL = "hear", "tell"
 GROUPS = {HEAR: 1, TELL: 1}
@@ -202,9 +206,10 @@ class OutputReader:
 class RayProcess:
     """The actor."""
 
-    def __init__(self, name: str, threads: int) -> None:
+    def __init__(self, name: str, role: str, threads: int) -> None:
         """`threads`: how many threads torch uses."""
         self._name = name
+        self._role = role
         self._threads = threads
         self._inbox = Inbox()
         self._outbox = Outbox()
@@ -243,6 +248,7 @@ class RayProcess:
 
         torch.set_num_threads(self._threads)
         load_optimizers()
+        _role(self._role)
 
     def run(self, request: bytes, code: bytes, version: str) -> None:
         """Run the process until it ends. `code`: the contents of the job's file, if it has one.
@@ -273,11 +279,8 @@ class RayProcess:
 
     def _run(self, request: ChildRequest, folder: Path, code: bytes, control: ActorControl) -> int:
         from polyrhythm.engines.process import run_process
-        from polyrhythm.engines.server_process import serve
-        from polyrhythm.engines.worker_process import work
 
-        request = self._placed(request, folder, code)
-        return run_process(request, control, serve if request.role == "server" else work)
+        return run_process(self._placed(request, folder, code), control, _role(request.role))
 
     def _placed(self, request: ChildRequest, folder: Path, code: bytes) -> ChildRequest:
         """The request with what only this node knows."""
@@ -310,6 +313,18 @@ class RayProcess:
 
             found = look_for_cuda()
         return assign([asked], found).devices[0]
+
+
+def _role(role: str) -> "Run":
+    """What runs in a process of this role. Its modules are loaded here, and those of the other role are
+    not."""
+    if role == "server":
+        from polyrhythm.engines.server_process import serve
+
+        return serve
+    from polyrhythm.engines.worker_process import work
+
+    return work
 
 
 def session_dir() -> str | None:

@@ -189,12 +189,15 @@ class Respawning:
         run: EngineRun,
         say: Callable[[str], None],
         start: Callable[[ChildRequest], object],
+        prepare: Callable[[str], object],
     ) -> None:
-        """`start` is called for every process that must be started, with its request."""
+        """`start` is called for every process that must be started, with its request. `prepare` is
+        called before that with its name, when the process has ended."""
         self._processes = processes
         self._run = run
         self._say = say
         self._start = start
+        self._prepare = prepare
         self._respawn = Respawn()
         self._due: dict[str, tuple[int, ChildRequest]] = {}
         """Per name of a process: when to start it again, and its request."""
@@ -221,6 +224,7 @@ class Respawning:
             return reason
         self._say(in_words(reason))
         self._due[name] = (decision.at_ns, process.request)
+        self._prepare(name)
         return None
 
     def cancel(self) -> None:
@@ -362,7 +366,9 @@ class Supervisor:
         self._over_since = 0.0
         self._run = EngineRun()
         self._processes = Processes(host, self._records)
-        self._respawning = Respawning(self._processes, self._run, watch.say, self._start)
+        self._respawning = Respawning(
+            self._processes, self._run, watch.say, self._start, host.prepare
+        )
         self._stopping = ProcessStop(self._processes, self._run)
         self._said_stopping = False
         self._orphans: list[tuple[float, JobProcess]] = []
