@@ -174,6 +174,7 @@ def test_a_cluster_without_room_for_the_servers_is_said_and_fails_the_job(
             "digits",
             engine=RAY,
             address=ray_cluster.address,
+            workers=1,
             resources_per_server={"GPU": 3},
             start_timeout=4.0,
             runs_dir=tmp_path / "runs",

@@ -11,11 +11,26 @@ import pytest
 from polyrhythm.errors import JobFailed, UsageError
 from polyrhythm.observe.journal import read_journal
 from polyrhythm.observe.runs import JOURNAL, RESULT, load_run
-from tests.cluster.ray_jobs import JOB, command, environment, nothing_is_left, started, trains
+from tests.cluster.ray_jobs import (
+    HEAVY,
+    JOB,
+    command,
+    environment,
+    nothing_is_left,
+    started,
+    trains,
+)
 from tests.commands.start import run
 from tests.ray_cluster import RayCluster, soon
 
 pytestmark = [pytest.mark.cluster, pytest.mark.ray, pytest.mark.timeout(300, func_only=True)]
+
+
+NOWHERE = (
+    *("--workers", 1, "--resources-per-worker", "nothing=1"),
+    *("--resources-per-server", "nothing=1"),
+)
+"""No process of the job gets a place."""
 
 
 def detach(cluster: RayCluster, folder: Path, *args: object) -> subprocess.CompletedProcess[str]:
@@ -43,6 +58,7 @@ def test_a_detached_job_goes_on_without_its_command_until_it_is_stopped(
     nothing_is_left(ray_cluster)
 
 
+@HEAVY
 def test_all_of_a_detached_job_ends_with_the_process_that_runs_it(
     ray_cluster: RayCluster, tmp_path: Path
 ) -> None:
@@ -60,11 +76,10 @@ def test_all_of_a_detached_job_ends_with_the_process_that_runs_it(
 def test_a_detached_job_that_cannot_begin_is_an_error_of_its_command(
     ray_cluster: RayCluster, tmp_path: Path
 ) -> None:
-    refused = detach(
-        ray_cluster, tmp_path, "--resources-per-server", "nothing=1", "--start-timeout", 5
-    )
+    refused = detach(ray_cluster, tmp_path, *NOWHERE, "--start-timeout", 5)
     assert refused.returncode == 1
-    assert "s0 and s1 have not started yet" in refused.stderr.split("no room")[0], refused.stderr
+    shown = refused.stderr.split("no room")[0]
+    assert "s0, s1 and worker-0 have not started yet" in shown, refused.stderr
     assert "the cluster has no room for this job after 5 s" in refused.stderr
     assert not (tmp_path / "runs").exists()
     nothing_is_left(ray_cluster)
@@ -133,7 +148,7 @@ def test_a_detached_job_that_has_not_begun_ends_with_its_command(
     ray_cluster: RayCluster, tmp_path: Path
 ) -> None:
     (tmp_path / "job.py").write_text(JOB)
-    waits = ("--detach", "--name", "waits", "--resources-per-server", "nothing=1")
+    waits = ("--detach", "--name", "waits", *NOWHERE)
     with started(ray_cluster, tmp_path, "job.py", *waits, "--start-timeout", 600) as program:
         log = tmp_path / "runs" / "waits" / "command.log"
         soon(lambda: log.exists() and "not started yet" in log.read_text(), "nothing is said")

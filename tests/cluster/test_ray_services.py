@@ -279,11 +279,19 @@ def test_a_ray_job_with_a_working_dir_brings_the_modules_beside_the_file(tmp_pat
             *(sys.executable, "-m", "polyrhythm", "train", "job.py", "--engine", "ray"),
             *("--workers", "1", "--servers", "1", "--rounds", "5"),
         ]
-        ended = subprocess.run(
-            words, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=200
-        )
-        assert ended.returncode == 0, ended.stdout + ended.stderr
-        assert "5 rounds" in ended.stdout, ended.stdout
+        ended: list[subprocess.CompletedProcess[str]] = []
+
+        def was_taken() -> bool:
+            """Whether Ray has taken the job. It takes none until an agent of the node has begun."""
+            done = subprocess.run(
+                words, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=300
+            )
+            ended.append(done)
+            return not done.returncode or "No available agent" not in done.stderr
+
+        soon(was_taken, "the node has no agent")
+        assert ended[-1].returncode == 0, ended[-1].stdout + ended[-1].stderr
+        assert "5 rounds" in ended[-1].stdout, ended[-1].stdout
 
 
 # -- workers from elsewhere ----------------------------------------------------------------------
@@ -330,7 +338,7 @@ def test_workers_outside_ray_and_tasks_of_ray_join_a_job(
             env=environment(),
             capture_output=True,
             text=True,
-            timeout=100,
+            timeout=300,
         )
         assert task.stdout == "trained\n", task.stderr
         words = ["worker", "job.py", "--connect", address, "--secret-file", str(secret)]

@@ -6,15 +6,18 @@
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import ray
-import torch
 from ray import tune
 
-import polyrhythm as pr
+if TYPE_CHECKING:
+    import polyrhythm as pr
 
 
-def main(worker: pr.Worker) -> None:
+def main(worker: "pr.Worker") -> None:
+    import torch  # the program that runs the trial does not need it
+
     model = torch.nn.Linear(2, 1)
     optimizer = worker.attach(model, torch.optim.SGD(model.parameters(), lr=0.1))
     while not worker.stopped:
@@ -25,6 +28,8 @@ def main(worker: pr.Worker) -> None:
 
 
 def trial(config: dict[str, str]) -> None:
+    import polyrhythm as pr
+
     pr.train(main, engine="inline", workers=1, servers=1, runs_dir=config["runs"], quiet=True)
     raise AssertionError("a trial that Tune stops does not go on after its job")
 
