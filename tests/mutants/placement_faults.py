@@ -281,6 +281,23 @@ PLACEMENT: tuple[Mutant, ...] = (
         "tests/runtime/worker/test_landing.py::test_a_late_slice_is_not_written_over_a_later_version",
     ),
     mutant(
+        "everything-copied-in-one-round",
+        "A server that joins fetches its slices one after the other, without waiting for rounds.",
+        "core:RoutingTable.advance",
+        "promotes or begins",
+        "True",
+        "tests/core/lead/servers/test_pace.py::test_short_rounds_get_slower_by_a_few_slices_each",
+    ),
+    mutant(
+        "assignment-that-pays-is-slowed-down",
+        "Slices move slowly to where rounds would be shorter.",
+        "core:RoutingTable.adopt",
+        "goal, self.roster.staying, 0",
+        "goal, self.roster.staying, self.nbytes",
+        "tests/core/lead/servers/test_pace.py"
+        "::test_a_goal_that_makes_rounds_shorter_is_reached_as_fast_as_possible",
+    ),
+    mutant(
         "other-slice-is-diverted",
         "A slice that never came completely diverts the one that its server sends now.",
         "wire:Decoder.divert",

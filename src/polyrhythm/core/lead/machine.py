@@ -289,6 +289,7 @@ class LeadMachine:
         first = self._rounds.round == 0
         if not self._mode.promotes_in_folds or first or self._ending.begun:
             return False
+        self._routing.on_round(now_ns)
         return not self._cuts.awaits_fold(now_ns) and self._advance(now_ns, promotes=True)
 
     def _after_fold(self, now_ns: int) -> None:

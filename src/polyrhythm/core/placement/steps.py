@@ -17,6 +17,10 @@ WINDOW_NBYTES = 16 * 2**20
 """A learner fetches at most this many bytes of parameters from one primary at a time, and fetches
 the next slices when it has caught up. So the first slices are promoted while others are still being
 copied, and copying takes a limited part of a primary's memory and time."""
+LEAST_NBYTES = 2 * 2**20
+"""A learner always fetches this much at a time: it costs next to nothing."""
+SPREAD_S = 5.0
+"""Slices of servers that join or leave move within so many seconds, or in one round."""
 
 
 def orphaned(routes: Sequence[Route], gone: int) -> list[int]:
@@ -64,15 +68,26 @@ def _without(route: Route, gone: int, heir: int, epoch: int) -> Route:
     return Route(primary, others, learners, epoch)
 
 
+def paced_nbytes(nbytes: int, round_s: float) -> int | None:
+    """How many of the `nbytes` that a learner copies from one primary it fetches in one round, so that
+    every round is a little slower instead of one round much slower. None: it fetches without regard to
+    rounds, because there are none (`round_s` is 0) or they are long."""
+    paced = max(LEAST_NBYTES, round(nbytes * round_s / SPREAD_S))
+    return paced if round_s > 0 and paced < WINDOW_NBYTES else None
+
+
 def add_learners(
     routes: Sequence[Route],
     targets: Sequence[Route],
     sizes: Sequence[int],
     window_nbytes: int = WINDOW_NBYTES,
+    *,
+    begins: bool = True,
 ) -> Routes:
     """The routes with learners for servers in `targets` that do not have the slice, and with no
     other learners. Servers that have the slice keep it. A server fetches slices of at most
-    `window_nbytes` from one primary at a time, but at least one slice; the others wait."""
+    `window_nbytes` from one primary at a time, but at least one slice; the others wait. If not
+    `begins`, no server begins to fetch a slice now."""
     fetching: Counter[tuple[int, int]] = Counter()
     kept = []
     for now, target, nbytes in zip(routes, targets, sizes, strict=True):
@@ -81,9 +96,9 @@ def add_learners(
         fetching.update({(now.primary, learner): max(1, nbytes) for learner in learners})
         kept.append((now, lacking, learners))
 
-    def begins(primary: int, learner: int, nbytes: int) -> bool:
+    def may_begin(primary: int, learner: int, nbytes: int) -> bool:
         before = fetching[primary, learner]
-        if before and before + nbytes > window_nbytes:
+        if not begins or (before and before + nbytes > window_nbytes):
             return False
         fetching[primary, learner] += max(1, nbytes)
         return True
@@ -95,7 +110,7 @@ def add_learners(
             tuple(
                 server
                 for server in lacking
-                if server in learners or begins(now.primary, server, nbytes)
+                if server in learners or may_begin(now.primary, server, nbytes)
             ),
             now.since,
         )

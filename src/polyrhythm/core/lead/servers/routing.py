@@ -70,6 +70,9 @@ class PlacementGoal(msgspec.Struct):
     routes: tuple[Route, ...] = ()
     servers: tuple[int, ...] = ()
     """The servers for which the goal was made."""
+    copied: int = 0
+    """The most bytes that one server had to copy from another one when the goal was made; 0 if slices
+    should move as fast as they can."""
 
 
 class Seeding(msgspec.Struct):
@@ -124,6 +127,9 @@ class RoutingTable(msgspec.Struct):
     change: Change | None = None
     """The change that not every server applies yet; None if there is none. Until every server
     applies it, workers use the old routes."""
+    _folded_ns: int = 0
+    _round_s: float = 0.0
+    """With rounds: when the last round was folded, and how long it took."""
     _settled: tuple[int, frozenset[int], frozenset[int]] = (-1, frozenset(), frozenset())
     """The routing epoch, the servers and the draining servers for which `advance` has found nothing
     to change."""
@@ -207,6 +213,8 @@ class RoutingTable(msgspec.Struct):
         goal, staying = self._goal, self.roster.staying
         if goal.servers != staying or len(goal.routes) != len(self._sizes):
             goal.routes, goal.servers = self.propose(goal.lines), staying
+            copies = self.fetched(goal.routes) if self.routes else {}
+            goal.copied = max(copies.values(), default=0)
         return goal.routes
 
     @property
@@ -231,8 +239,9 @@ class RoutingTable(msgspec.Struct):
         self._goal.lines = dict(lines)
 
     def adopt(self, goal: tuple[Route, ...]) -> None:
-        """Let the slices move towards this goal, which `propose` has given."""
-        self._goal.routes, self._goal.servers = goal, self.roster.staying
+        """Let the slices move towards this goal, which `propose` has given. *They move as fast as they
+        can, because rounds become shorter by it.*"""
+        self._goal.routes, self._goal.servers, self._goal.copied = goal, self.roster.staying, 0
         self._settled = (-1, frozenset(), frozenset())
 
     def held(self, routes: Sequence[Route]) -> dict[int, int]:
@@ -353,11 +362,23 @@ class RoutingTable(msgspec.Struct):
             return 0
         routes = steps.learned(self.routes, *pair)
         changed = sum(now != before for now, before in zip(routes, self.routes, strict=True))
-        self._change(self._with_learners(routes, self.goal), now_ns)
+        self._change(self._with_learners(routes, self.goal, begins=False), now_ns)
         return changed
 
-    def _with_learners(self, routes: tuple[Route, ...], goal: tuple[Route, ...]) -> steps.Routes:
-        return steps.add_learners(routes, goal, self._sizes)
+    def on_round(self, now_ns: int) -> None:
+        """Every primary has folded a round."""
+        if self._folded_ns:
+            self._round_s = (now_ns - self._folded_ns) / 1e9
+        self._folded_ns = now_ns
+
+    def _with_learners(
+        self, routes: tuple[Route, ...], goal: tuple[Route, ...], *, begins: bool = True
+    ) -> steps.Routes:
+        """`begins`: whether servers may begin to fetch slices although they do so once per round."""
+        paced = steps.paced_nbytes(self._goal.copied, self._round_s) if self._goal.copied else None
+        if paced is None:
+            return steps.add_learners(routes, goal, self._sizes)
+        return steps.add_learners(routes, goal, self._sizes, paced, begins=begins)
 
     def drain(self, server: int, now_ns: int) -> bool:
         """Begin to move the slices of this server to the others, because it must leave. Returns
@@ -365,11 +386,12 @@ class RoutingTable(msgspec.Struct):
         self.roster.draining.add(server)
         if not self.seeding.done or self.change is not None:
             return False
-        return self.advance(now_ns, promotes=False)
+        return self.advance(now_ns, promotes=False, begins=True)
 
-    def advance(self, now_ns: int, *, promotes: bool = True) -> bool:
+    def advance(self, now_ns: int, *, promotes: bool = True, begins: bool = False) -> bool:
         """Take the next steps towards the goal: promote every slice whose copies are ready
-        (`promotes`), and let servers learn the next slices. Returns True if the routes change."""
+        (`promotes`), and let servers learn the next slices. Where that happens once per round, it
+        happens with promotions, and at the beginning (`begins`). Returns True if the routes change."""
         here = (self.epoch, frozenset(self.roster.addresses), frozenset(self.roster.draining))
         if self.change is not None or not self.seeding.done or self._settled == here:
             return (
@@ -377,7 +399,7 @@ class RoutingTable(msgspec.Struct):
             )
         goal = self.goal
         routes = steps.promote(self.routes, goal, self.epoch + 1) if promotes else self.routes
-        routes = self._with_learners(routes, goal)
+        routes = self._with_learners(routes, goal, begins=promotes or begins)
         if routes == self.routes:
             if promotes and not self.learning:
                 self._settled = here
