@@ -92,6 +92,7 @@ def test_show_config_prints_a_table(call: Call) -> None:
         ("local_step = 2\n", "there is no setting 'local_step'; the nearest is 'local-steps'"),
         ("show-config = true\n", "there is no setting 'show-config'"),
         ("workers = 2.5\n", "polyrhythm.toml: 'workers' is wrong: "),
+        ("epochs = 2.5\n", "polyrhythm.toml: 'epochs' is '2.5': give a whole number"),
         ("workers = \n", "polyrhythm.toml is not TOML: "),
     ],
 )
@@ -113,6 +114,22 @@ def test_the_error_names_a_faulty_environment_variable(call: Call) -> None:
     error = call("train", env={"POLYRHYTHM_WORKERS": "many"}).exception
     assert isinstance(error, UsageError)
     assert str(error).startswith("POLYRHYTHM_WORKERS: 'workers' is wrong: ")
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (("train", "--epochs", "three"), "--epochs is 'three': give a whole number"),
+        (("train", "--target-change", "small"), "--target-change is 'small': give a number"),
+        (("resume", "mine", "--rounds", "2.5"), "--rounds is '2.5': give a whole number"),
+        (("bench", "exchange", "--rounds", "many"), "--rounds is 'many': give a whole number"),
+    ],
+)
+def test_a_value_that_is_not_a_number_is_refused_with_the_option_and_what_it_takes(
+    call: Call, args: tuple[str, ...], words: str
+) -> None:
+    error = call(*args).exception
+    assert isinstance(error, UsageError) and str(error) == words
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,11 @@ import pytest
 from typer.testing import Result
 
 from polyrhythm.cli import lead
-from polyrhythm.errors import LinkError, RunError
+from polyrhythm.errors import LinkError, RunError, UsageError
+from polyrhythm.io.index import JobIndex, ListedJob
 from polyrhythm.io.secretfile import create_secret
 from polyrhythm.observe import runs
+from polyrhythm.wire.proof import Secret
 
 Call = Callable[..., Result]
 Write = Callable[..., Path]
@@ -43,6 +45,32 @@ def refused(call: Call, *args: object) -> str:
     text = str(result.exception)
     assert "\n" not in text
     return text
+
+
+def test_without_a_name_the_running_jobs_are_listed(
+    call: Call, running: Path, write_run: Write, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A request changes the job, so it is sent to no job that the user has not named."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    write_run("then", [listening(1)])
+    for command in ("stop", "checkpoint"):
+        error = call(command).exception
+        assert isinstance(error, UsageError) and error.status == 2
+        assert str(error) == "RUN is missing: give the name of a running job: now"
+    text = str(call("stop", "--runs-dir", tmp_path).exception)
+    assert text == "RUN is missing, and no job of yours is running on this machine"
+
+
+def test_a_job_that_runs_in_another_folder_is_listed(
+    call: Call, running: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    elsewhere = tmp_path / "elsewhere" / "long"
+    entry = ListedJob(
+        host="127.0.0.1", port=1, job="x", run_dir=str(elsewhere), secret=Secret(bytes(32))
+    )
+    with JobIndex(os.environ).registered(entry):
+        assert str(call("stop").exception).endswith("a running job: now and long")
 
 
 def test_an_unknown_run(call: Call, running: Path) -> None:

@@ -276,6 +276,36 @@ def test_a_model_that_is_not_on_the_assigned_device_is_reported_once(
     assert "model.to(worker.device)" in said and "--devices cpu" in said
 
 
+def test_options_that_the_code_has_not_read_are_named(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The names of `--set` are not declared anywhere, so a wrong name is noticed when `main` returns."""
+
+    def main(worker: Worker) -> None:
+        assert worker.options.get("width") is None
+        assert "depth" in worker.options and worker.options["rate"] == "0.1"
+        train(worker)
+
+    given = {"hidden": "3", "depth": "2", "rate": "0.1", "data_dir": "/data"}
+    run(main, workers=2, servers=1, rounds=2, options=given)
+    assert capsys.readouterr().err == (
+        "polyrhythm: --set hidden=3 had no effect: the job's code has not read"
+        " worker.options['hidden']\n"
+    )
+
+
+@pytest.mark.parametrize("read", [dict, list, lambda given: {**given}, lambda given: given.items()])
+def test_reading_all_options_at_once_counts(
+    read: Callable[[dict[str, str]], object], capsys: pytest.CaptureFixture[str]
+) -> None:
+    def main(worker: Worker) -> None:
+        read(worker.options)
+        train(worker)
+
+    run(main, workers=1, servers=1, rounds=2, options={"hidden": "3"})
+    assert capsys.readouterr().err == ""
+
+
 def test_a_worker_without_an_assignment_uses_the_cpu(capsys: pytest.CaptureFixture[str]) -> None:
     def main(worker: Worker) -> None:
         assert worker.device == torch.device("cpu")

@@ -5,6 +5,7 @@ from tests.mutants.mutant import Mutant, mutant
 _PROGRESS = "tests/observe/test_progress.py"
 _RESULT = "tests/observe/test_result.py"
 _ADVICE = "tests/observe/test_advice.py"
+_WHY = "tests/observe/test_why.py"
 _SIGNALS = "tests/cli/test_signals.py"
 
 TERMINAL: tuple[Mutant, ...] = (
@@ -24,6 +25,39 @@ TERMINAL: tuple[Mutant, ...] = (
         "state.data_points",
         "0",
         f"{_RESULT}::test_the_first_pass_is_estimated_by_the_size_of_the_data",
+    ),
+    # -- what commands say -----------------------------------------------------------------------
+    mutant(
+        "a-worker-that-starts-is-at-work",
+        "`why` says that a worker is at work which has joined and has not contributed.",
+        "observe:ObservedWorker.starting",
+        "self.joined_late",
+        "False",
+        f"{_WHY}::test_a_worker_that_has_joined_is_at_work_when_it_has_contributed",
+    ),
+    mutant(
+        "contributions-before-a-rejoin-count",
+        "`why` says that a worker is at work which has rejoined, because it contributed before.",
+        "observe:RunState._joined",
+        'known.measured.get("contributions", 0)',
+        "0",
+        f"{_WHY}::test_a_worker_that_has_joined_is_at_work_when_it_has_contributed",
+    ),
+    mutant(
+        "rounds-before-a-resume-count-twice",
+        "The summary of a resumed job adds its earlier rounds to those since the resume.",
+        "observe:summary_text",
+        'counts["rounds"] -= resumed',
+        "pass",
+        f"{_RESULT}::test_after_a_resume_the_summary_says_what_it_counts_since_then",
+    ),
+    mutant(
+        "unread-options-are-not-named",
+        "An option of --set that the code does not read is accepted without a word.",
+        "learn:_GivenOptions.__contains__",
+        "self._read.add(str(name))",
+        "self._read.update(super().keys())",
+        "tests/learn/test_worker.py::test_options_that_the_code_has_not_read_are_named",
     ),
     # -- the live table ------------------------------------------------------------------------
     mutant(

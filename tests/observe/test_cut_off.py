@@ -3,7 +3,7 @@
 from polyrhythm.observe.state import RunState, fold
 from polyrhythm.observe.story import tell
 from polyrhythm.observe.why import explain, in_sentences
-from tests.observe.journals import Line, joined, left, line, opened, rounds
+from tests.observe.journals import Line, joined, left, line, opened, rounds, totals
 
 PAIR = {"worker": 1, "name": "worker-1", "server": 1}
 CUT_OFF = [
@@ -31,7 +31,7 @@ def test_why_names_the_pair_and_since_when() -> None:
 
 
 def test_a_link_that_works_again_is_forgotten() -> None:
-    said = in_sentences(explain(run(*CUT_OFF, WORKS, rounds(41.0, 10)), 41.0))
+    said = in_sentences(explain(run(*CUT_OFF, WORKS, rounds(41.0, 10, {"1": totals(1)})), 41.0))
     assert said == ["nothing is being waited for: round 10, 2 workers at work"]
 
 

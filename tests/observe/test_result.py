@@ -55,6 +55,14 @@ def test_the_result() -> None:
     assert (worker["contributions"], worker["points"], worker["compute_s"]) == (5, 50, 3.0)
 
 
+def test_after_a_resume_the_summary_says_what_it_counts_since_then() -> None:
+    resumed = line(0.1, "resumed", number=3, round=4, store="s")
+    text = text_of([resumed, *LINES], job(resume="s"))
+    assert "9 rounds; since the resume 5 rounds, 10 contributions, 100 points in 4.00 s" in text[1]
+    assert summarise([resumed, *LINES], job(resume="s"))["resumed_round"] == 4
+    assert "  9 rounds, 10 contributions" in text_of(LINES, job())[1]
+
+
 def test_every_reported_value_is_in_the_result_and_in_the_summary() -> None:
     lines = [
         *opened(0, 1),

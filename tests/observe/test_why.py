@@ -84,6 +84,29 @@ def test_nothing_is_waited_for() -> None:
     assert explain(fold([]), 0.0).what == "round 1 has not opened yet; 0 workers joined so far"
 
 
+def test_a_count_of_rounds_that_is_not_recent_says_how_old_it_is() -> None:
+    state = fold([*opened(0, 1), rounds(3.0, 7)])
+    assert explain(state, 5.5).what == (
+        "nothing is being waited for: round 7 (2.5 s ago), 2 workers at work"
+    )
+
+
+def test_a_worker_that_has_joined_is_at_work_when_it_has_contributed() -> None:
+    """Its contributions before a rejoin do not count."""
+    both = {"0": totals(5), "1": totals(5)}
+    lines = [*opened(0, 1), rounds(2.0, 5, both), joined(2.1, 2)]
+    assert explain(fold(lines), 2.2).what == (
+        "nothing is being waited for: round 5, 2 workers at work; worker-2 has joined, and has not"
+        " contributed yet"
+    )
+    lines.append(rounds(3.0, 6, {"0": totals(6), "1": totals(6), "2": totals(1)}))
+    assert explain(fold(lines), 3.1).what.endswith("round 6, 3 workers at work")
+    again = line(3.2, "rejoined", worker=1, name="worker-1", incarnation=9)
+    assert explain(fold([*lines, again]), 3.3).what.endswith(
+        "round 6, 2 workers at work; worker-1 has joined, and has not contributed yet"
+    )
+
+
 def test_a_journal_that_fell_silent_is_not_called_well() -> None:
     state = fold([*opened(0, 1), rounds(3.0, 7)])
     assert (

@@ -48,7 +48,8 @@ DeviceFromOutside = Annotated[
     ),
 ]
 RunOrAddress = Annotated[
-    str, typer.Argument(metavar="RUN", help="A run's name or folder, or HOST:PORT of the job.")
+    str | None,
+    typer.Argument(metavar="RUN", help="A run's name or folder, or HOST:PORT of the job."),
 ]
 
 # -- options of `train` that other commands have too --------------------------------------------

@@ -17,6 +17,7 @@ from polyrhythm.api.checks import check_spec
 from polyrhythm.api.hosts import child_requests
 from polyrhythm.api.options import check_values
 from polyrhythm.api.training import train
+from polyrhythm.cli.command import Command
 from polyrhythm.core.devices import CPU, parse_devices
 from polyrhythm.core.placement.division import ALPHA, best_nbytes, fit_alpha
 from polyrhythm.core.values import parse_size
@@ -50,7 +51,7 @@ def _rounds_for(nbytes: int) -> int:
     return max(20, min(2000, int(2e9 / nbytes)))
 
 
-@bench.command()
+@bench.command(cls=Command)
 def exchange(
     size: Annotated[
         str,
@@ -144,7 +145,7 @@ def exchange(
             print(f"{key:20} {value}")
 
 
-@bench.command()
+@bench.command(cls=Command)
 def slices(
     size: Annotated[
         str, typer.Option(help="The size of the model, such as 21MB: how much a worker pushes.")

@@ -9,7 +9,7 @@ from polyrhythm.wire.messages.operator import CHECKPOINT
 
 
 def checkpoint(
-    run: flags.RunOrAddress,
+    run: flags.RunOrAddress = None,
     secret_file: flags.SecretFile = None,
     runs_dir: RunsDir = RUNS,
     debug: flags.Debug = False,

@@ -51,6 +51,10 @@ class ConfiguredCommand(GroupedCommand):
             key = _key(error.param)
             raise UsageError(f"{origin}: {key!r} is wrong: {error.message}") from None
 
+    def _called(self, ctx: Any, param: Any) -> str:
+        origin = _origin(ctx, param)
+        return super()._called(ctx, param) if origin is None else f"{origin}: {_key(param)!r}"
+
 
 class OwnOptionsCommand(ConfiguredCommand):
     """Such a command that also has all options of `train`. Its help does not repeat those."""

@@ -9,9 +9,9 @@ import re
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand
 
 from polyrhythm.api.options import Group, Option, nearest, options_of
+from polyrhythm.cli.command import Command
 
 MOST_WIDTH = 120
 _ALL = "polyrhythm.help-all"
@@ -21,7 +21,7 @@ _MOST_COLUMN = 26
 _NO_BREAK, _NO_BREAK_HYPHEN = "\u00a0", "\u2011"
 
 
-class GroupedCommand(TyperCommand):
+class GroupedCommand(Command):
     """A command whose help shows its options in groups."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

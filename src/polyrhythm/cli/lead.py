@@ -10,6 +10,7 @@ import os
 import pwd
 import socket
 import tempfile
+from collections import Counter
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -17,12 +18,13 @@ from pathlib import Path
 from typing import IO, NoReturn
 
 from polyrhythm.api.checks import parse_address
+from polyrhythm.api.flags import RUNS
 from polyrhythm.api.secret import SECRET, find_secret
 from polyrhythm.core.names import is_loopback
 from polyrhythm.core.values import name_fault, plain_reason
 from polyrhythm.errors import LinkError, PolyrhythmError, RunDeleted, RunError, UsageError
 from polyrhythm.io.addresses import ANY_HOST
-from polyrhythm.io.index import ListedJob
+from polyrhythm.io.index import JobIndex, ListedJob
 from polyrhythm.io.secretfile import read_secret
 from polyrhythm.io.tcp import no_process_listens
 from polyrhythm.observe.journal import read_journal
@@ -64,9 +66,11 @@ class FoundRun:
     is_here: bool
 
 
-def find_lead(run: str, runs_dir: Path, secret_file: Path | None) -> Lead:
-    """Find the lead. Raises UsageError if the run does not exist, is not running, or belongs to
-    another user."""
+def find_lead(run: str | None, runs_dir: Path, secret_file: Path | None) -> Lead:
+    """Find the lead. Raises UsageError if no run is named, and an error if the run does not exist, is
+    not running, or belongs to another user."""
+    if run is None:
+        raise UsageError(_running_runs(runs_dir))
     path = _find(run, runs_dir, secret_file)
     if isinstance(path, Lead):
         return path
@@ -92,6 +96,20 @@ def read_run(run: str | None, runs_dir: Path, secret_file: Path | None) -> Itera
         state, path = fold(read_journal(journal)), Path(page.run_dir)
         remote = Run(path, page.job, state, None, None, alive=True, now_s=page.now_s)
         yield FoundRun(remote, journal, is_here=False)
+
+
+def _running_runs(runs_dir: Path) -> str:
+    """What the user can give for RUN. A request changes the job, so the user must name it even if only
+    one job is running."""
+    paths = [path.resolve() for path, _ in running(runs_dir)]
+    if runs_dir == RUNS:
+        paths += [Path(job.run_dir) for job in JobIndex(os.environ).jobs()]
+    found = dict.fromkeys(paths)
+    counts = Counter(path.name for path in found)
+    names = [path.name if counts[path.name] == 1 else str(path) for path in found]
+    if not names:
+        return "RUN is missing, and no job of yours is running on this machine"
+    return f"RUN is missing: give the name of a running job: {listed(names)}"
 
 
 def _find(run: str | None, runs_dir: Path, secret_file: Path | None) -> Path | Lead:

@@ -18,6 +18,7 @@ import typer
 
 from polyrhythm import __version__
 from polyrhythm.api.saying import outlive_readers, say
+from polyrhythm.cli.command import Command
 from polyrhythm.errors import PolyrhythmError
 from polyrhythm.io.limits import none_left, raise_limit, too_few
 
@@ -66,8 +67,8 @@ def make_app(names: Iterable[str] = tuple(COMMANDS)) -> typer.Typer:
     return app
 
 
-def _class_of(name: str) -> type | None:
-    """The class of a subcommand whose help has groups, or which reads a file of settings."""
+def _class_of(name: str) -> type:
+    """The class of a subcommand: some have a help with groups, and some read a file of settings."""
     if name == "manifest":
         from polyrhythm.cli.config import OwnOptionsCommand
 
@@ -80,7 +81,7 @@ def _class_of(name: str) -> type | None:
         from polyrhythm.cli.help import GroupedCommand
 
         return GroupedCommand
-    return None
+    return Command
 
 
 def _version(asked: bool) -> None:

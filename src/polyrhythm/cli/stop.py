@@ -22,7 +22,7 @@ _LOOK_EVERY_S = 0.1
 
 
 def stop(
-    run: flags.RunOrAddress,
+    run: flags.RunOrAddress = None,
     now: Annotated[
         bool,
         typer.Option("--now", help="End the job at once; the code after the loops may not run."),

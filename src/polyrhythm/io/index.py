@@ -115,6 +115,10 @@ class JobIndex:
             if path == entry.run_dir or name == Path(entry.run_dir).name
         ]
 
+    def jobs(self) -> list[ListedJob]:
+        """The jobs of this user that run on this host."""
+        return self._running(_this_host()[0])
+
     def _running(self, boot: str) -> list[ListedJob]:
         return [
             entry

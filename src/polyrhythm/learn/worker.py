@@ -18,6 +18,7 @@ from polyrhythm.learn.data.fetch import obtain
 from polyrhythm.learn.data.places import DATA_DIR
 from polyrhythm.learn.exchange import Exchange
 from polyrhythm.learn.kept_objects import KeptObjects, Stateful
+from polyrhythm.learn.load import JOBS
 from polyrhythm.learn.loading import Loading, count_of, fetcher, loading_of
 from polyrhythm.learn.models import Models
 from polyrhythm.learn.objective import Probe
@@ -28,6 +29,46 @@ from polyrhythm.wire.messages import JobSpec
 
 Metric: TypeAlias = SupportsFloat
 """A value that is reported: a number, or a tensor with one element."""
+
+
+class _GivenOptions(dict[str, str]):
+    """The options of `worker.options`. It remembers which of them the user's code has read."""
+
+    def __init__(self, given: Mapping[str, str], read: set[str]) -> None:
+        super().__init__(given)
+        self._read = read
+
+    def __getitem__(self, name: str) -> str:
+        self._read.add(name)
+        return super().__getitem__(name)
+
+    def __contains__(self, name: object) -> bool:
+        self._read.add(str(name))
+        return super().__contains__(name)
+
+    def __iter__(self) -> Iterator[str]:
+        self._read.update(super().keys())
+        return super().__iter__()
+
+    def get(self, name: str, default: Any = None) -> Any:
+        self._read.add(name)
+        return super().get(name, default)
+
+    def pop(self, name: str, *default: Any) -> Any:
+        self._read.add(name)
+        return super().pop(name, *default)
+
+    def keys(self) -> Any:
+        self._read.update(super().keys())
+        return super().keys()
+
+    def items(self) -> Any:
+        self._read.update(super().keys())
+        return super().items()
+
+    def values(self) -> Any:
+        self._read.update(super().keys())
+        return super().values()
 
 
 class Worker:
@@ -67,6 +108,7 @@ class Worker:
         self._models = Models(node, job, self._kept, self._pacer, self.say)
         self._batches = Batches(node, job, lambda: self.stopped, self.say)
         self._reporting = Reporter(node, job, self._batches.passes, self._models)
+        self._options_read: set[str] = set()
 
     @property
     def name(self) -> str:
@@ -116,12 +158,13 @@ class Worker:
     @property
     def options(self) -> dict[str, str]:
         """The options that the user gave to the code of the job: `set` of `polyrhythm.train`, or
-        `--set NAME=VALUE` on the command line. All values are texts.
+        `--set NAME=VALUE` on the command line. All values are texts. When `main` returns, the
+        worker prints a message about each option that your code has not read.
 
         Example:
             >>> batch_size = int(worker.options.get("batch", "32"))
         """
-        return dict(self._job.options)
+        return _GivenOptions(self._job.options, self._options_read)
 
     @property
     def stopped(self) -> bool:
@@ -398,9 +441,20 @@ class Worker:
     def finish(self) -> None:
         """Called when `main` has returned: a worker that was told to leave contributes its last
         local steps. Not for users' code."""
+        self._say_unread()
         exchange = self._exchange
         if exchange is not None and exchange.unreported and self._node.loop.asked:
             exchange.contribute_rest()
+
+    def _say_unread(self) -> None:
+        """Tell the user which options the code has not read: their names may be wrong. Built-in jobs
+        check the names before they begin."""
+        unread = self._job.options.keys() - self._options_read - {DATA_DIR}
+        for name in sorted(unread) if self._job.job not in JOBS else ():
+            self.say(
+                f"--set {name}={self._job.options[name]} had no effect: the job's code has not read"
+                f" worker.options[{name!r}]"
+            )
 
     def batches(
         self,

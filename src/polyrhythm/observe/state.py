@@ -128,6 +128,8 @@ class RunFacts:
     worked_s: float | None = None
     """The time of the last line about rounds; None if the journal has no such line."""
     round: int = 0
+    resumed_round: int | None = None
+    """The round of the checkpoint from which the job resumed; None if it did not resume."""
     passes: int = 0
     contributions: int = 0
     points: int = 0
@@ -417,19 +419,24 @@ class RunState(RunFacts):
         self.gone.pop(line["name"], None)
         device = line.get("device", "")
         if known is None:
-            self.workers[worker] = ObservedWorker(
-                worker, line["name"], self.at_s, incarnation, device=device
-            )
+            known = ObservedWorker(worker, line["name"], self.at_s, incarnation, device=device)
+            known.joined_late = self.opened_s is not None
+            self.workers[worker] = known
             self.members += 1
             return
         known.device = device or known.device
         self.members += not known.present
         if incarnation is None or known.incarnation != incarnation:
             known.joins += 1  # `joined` and `rejoined` lines of one incarnation count once
+            known.joined_late = self.opened_s is not None
+            known.contributed_before = known.measured.get("contributions", 0)
         known.incarnation, known.left, known.left_s = incarnation, None, None
 
     def _given_up(self, line: dict[str, Any]) -> None:
         self.given_up[line["name"]] = line
+
+    def _resumed(self, line: dict[str, Any]) -> None:
+        self.resumed_round = line["round"]
 
     def _gone(self, line: dict[str, Any]) -> None:
         names = [line["name"]] if "name" in line else line["on_it"].split(", ")
@@ -605,6 +612,7 @@ class RunState(RunFacts):
 
     _HANDLERS: ClassVar[dict[str, Callable[["RunState", dict[str, Any]], None]]] = {
         "server-joined": _server_joined,
+        "resumed": _resumed,
         "server-left": _server_left,
         "drained": _server_left,
         "silent": _silent,

@@ -56,6 +56,7 @@ def result(state: RunState, job: JobSpec) -> dict[str, Any]:
     return {
         "link": "+".join(sorted(set(state.links.values()))) or "none",
         "rounds": state.round,
+        "resumed_round": state.resumed_round,
         "contributions": state.contributions,
         "points": state.points,
         "passes": state.passes,
@@ -197,13 +198,16 @@ def summary_text(
     # the processes of a job that did not end properly have not reported their last rounds
     known = "" if result["ended"] else "at least "
     links = "" if result["link"] == "none" or not details else f" over {result['link']} links"
-    work = [
-        f"{grouped(result[what])} {what if result[what] != 1 else what[:-1]}"
-        for what in ("rounds", "contributions", "points")
-    ]
+    resumed = result.get("resumed_round")
+    counts = {what: result[what] for what in ("rounds", "contributions", "points")}
+    since = ""
+    if resumed is not None:
+        since = f"{_counted('rounds', result['rounds'])}; since the resume "
+        counts["rounds"] -= resumed
+    work = [_counted(what, count) for what, count in counts.items()]
     rows = [
         f"{result['job']}: {ended}",
-        f"  {known}{', '.join(work)} in {_seconds(result['seconds'])}"
+        f"  {known}{since}{', '.join(work)} in {_seconds(result['seconds'])}"
         f" ({grouped(result['points_per_s'])} points/s){links}",
     ]
     if details:
@@ -343,6 +347,10 @@ def _lost_in_words(losses: list[dict[str, Any]]) -> str:
         f"{loss['server']} was lost after {loss['at_s']:.1f} s ({loss['detail']})"
         for loss in losses
     )
+
+
+def _counted(what: str, count: int) -> str:
+    return f"{grouped(count)} {what if count != 1 else what[:-1]}"
 
 
 def _push_row(result: dict[str, Any]) -> str:

@@ -108,6 +108,9 @@ _CHECK_LINK = (
 )
 _REMEDIES |= dict.fromkeys(("link-silent", "links-cut", "servers-apart"), _CHECK_LINK)
 _SILENCE_S = 3.0
+_RECENT_S = 1.5
+"""The journal usually counts rounds once a second. If its last count is older than this, the answer
+says how old it is."""
 _NO_WAIT = "nothing is being waited for"
 
 
@@ -432,14 +435,20 @@ def _at_work(state: RunState, now_s: float) -> str:
             f"no contribution has arrived for {silence} after round {state.round};"
             f" {workers} in the job"
         )
-    at_work = f"{_NO_WAIT}: round {state.round}, "
+    age_s = now_s - state.at_s
+    ago = f" ({duration(age_s)} ago)" if age_s > _RECENT_S else ""
     present = [worker for worker in state.present if worker.worker not in cut_off]
     resting = [worker.name for worker in present if worker.no_points]
-    if not resting:
-        return f"{at_work}{workers} at work"
-    busy = counted(len(present) - len(resting), "worker")
-    rest = "rests" if len(resting) == 1 else "rest"
-    return f"{at_work}{busy} at work; {listed(resting)} {rest}: there are too few points for all workers"
+    starting = [worker.name for worker in present if worker.starting and not worker.no_points]
+    busy = counted(len(present) - len(resting) - len(starting), "worker")
+    said = [f"{_NO_WAIT}: round {state.round}{ago}, {busy} at work"]
+    if starting:
+        have = "has" if len(starting) == 1 else "have"
+        said.append(f"{listed(starting)} {have} joined, and {have} not contributed yet")
+    if resting:
+        rest = "rests" if len(resting) == 1 else "rest"
+        said.append(f"{listed(resting)} {rest}: there are too few points for all workers")
+    return "; ".join(said)
 
 
 def in_sentences(explanation: Explanation) -> list[str]:

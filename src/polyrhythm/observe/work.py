@@ -90,6 +90,10 @@ class ObservedWorker:
     """How long the job waited for this worker. Only waits of more than a second are counted,
     because shorter ones have no `waiting` line."""
     joins: int = 1
+    joined_late: bool = False
+    """Whether the worker has last joined after round 1 had opened."""
+    contributed_before: int = 0
+    """The number of its contributions when it last joined."""
     no_points: bool = False
     """Whether the worker is idle because it has never had points to visit."""
     left_s: float | None = None
@@ -114,6 +118,12 @@ class ObservedWorker:
     @property
     def present(self) -> bool:
         return self.left is None
+
+    @property
+    def starting(self) -> bool:
+        """Whether the worker has joined a running job and has contributed nothing since."""
+        contributed = self.measured.get("contributions", 0)
+        return self.present and self.joined_late and contributed <= self.contributed_before
 
     @property
     def contributions_per_s(self) -> float:
