@@ -7,9 +7,10 @@ import pytest
 
 from polyrhythm.errors import FrameError, LinkError
 from polyrhythm.io.memory import memory_pair
-from polyrhythm.runtime.net.handshake import greet, introduce, patience
+from polyrhythm.runtime.net.handshake import acceptor, greet, introduce, patience
 from polyrhythm.wire import messages as m
 from polyrhythm.wire.digests import Digest
+from polyrhythm.wire.proof import Secret
 
 
 @pytest.mark.parametrize("protocol", [m.PROTOCOL - 1, m.PROTOCOL + 1])
@@ -87,6 +88,31 @@ def test_a_server_chooses_the_digest_that_its_peer_prefers(order: tuple[Digest, 
 def test_a_hello_that_does_not_fit_is_refused(fields: dict[str, Any], said: str) -> None:
     with pytest.raises(FrameError, match=said):
         greeted(hello(**fields), "auto")
+
+
+def test_a_process_of_the_same_host_proves_nothing() -> None:
+    """Also at a server that knows a secret: the kernel has shown whose process it is."""
+    here, _ = memory_pair("s1", "w0")
+    for secret in (None, Secret("s" * 40)):
+        end = acceptor(here, "s1", "j", secret)
+        assert end.take(hello()) is None and end.hello == hello()
+
+
+def test_what_a_machine_learns_of_a_hello_has_no_nonce() -> None:
+    here, there = memory_pair("s1", "w0")
+    address, job = m.Address("", 0, "", ""), m.JobSpec(job="j")
+    assert greet(here, hello(nonce=bytes(32)), "s1", address, "auto", job).nonce == b""
+    assert isinstance(there.receive()[0], m.HelloReply)
+
+
+def test_a_link_whose_handshake_fails_gives_its_memory_back() -> None:
+    here, there = memory_pair("w0", "s1")
+    disposed: list[bool] = []
+    here.dispose = lambda: disposed.append(True)  # type: ignore[method-assign]
+    there.close()
+    with pytest.raises(LinkError):
+        introduce(here, hello())
+    assert disposed == [True]
 
 
 def test_a_hello_that_names_no_job_is_accepted() -> None:

@@ -35,3 +35,7 @@ def test_the_parameters_of_the_largest_allowed_slice_may_be_answered() -> None:
     assert max(slice_.length * itemsize for slice_ in layout.slices) == MEMBER.payload_nbytes
     with pytest.raises(UsageError, match="to 32MiB"):
         slice_nbytes("33MiB")
+
+
+def test_a_job_of_tiny_slices_takes_payloads_that_are_no_slices() -> None:
+    assert limits_for(m.JobSpec(job="j", slice_nbytes=256)).payload_nbytes >= 64 * 1024
