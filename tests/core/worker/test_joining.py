@@ -19,7 +19,7 @@ def admitted(post: WorkerOutbox) -> Joining:
 
 def test_the_model_is_attached_once_when_all_servers_are_linked() -> None:
     post = WorkerOutbox()
-    joining, effects = admitted(post), post.begin()
+    joining, effects = admitted(post), post.out
     joining.link(0, 1)
     joining.attach(spec())
     assert effects == []
@@ -48,14 +48,14 @@ def test_a_new_incarnation_of_a_server_is_dialled_again() -> None:
     post = WorkerOutbox()
     joining, again = admitted(post), m.ServerSpec(1, ADDRESS, 4)
     joining.dial((FIRST, SECOND))
-    effects = post.begin()
+    effects = post.out = []
     assert joining.dial((FIRST, again)) == [1]
     assert effects == [Dial((again,))]
 
 
 def test_every_holder_of_a_slice_is_seeded() -> None:
     post = WorkerOutbox()
-    joining, effects = admitted(post), post.begin()
+    joining, effects = admitted(post), post.out
     routes = m.Route(1, (0,)), m.Route(1)
     joining.seed(m.Routing(routing=1, routes=routes, seed=False))
     assert effects == []

@@ -60,7 +60,7 @@ def test_a_server_that_is_behind_is_pulled_once() -> None:
     outbox = WorkerOutbox()
     mode = with_rounds(outbox)
     mode.landing.land(0, 0, 2)
-    effects = outbox.begin()
+    effects = outbox.out
     mode.read_again(0, None, Missing.VERSIONS, enough=False)
     mode.pull_missing()
     assert pulls(effects) == [], "not all servers may know this worker"
@@ -88,7 +88,7 @@ def test_on_arrival_a_worker_resumes_with_the_last_answer_and_permission() -> No
 def test_on_arrival_the_final_answer_contains_the_last_contribution() -> None:
     outbox = WorkerOutbox()
     mode = on_arrival(outbox)
-    effects = outbox.begin()
+    effects = outbox.out
     mode.pull_after(3)
     mode.release(m.Release(stop=True), 3, idle=True)
     assert pulls(effects) == [("s0", 1, 3), ("s1", 1, 3), ("s0", 2, 3), ("s1", 2, 3)]
@@ -105,7 +105,7 @@ def test_only_read_ahead_waits_for_an_answer_before_the_next_contribution(overla
 
 def test_a_worker_reports_once_per_incarnation_that_it_starts_anew() -> None:
     outbox = WorkerOutbox()
-    effects = outbox.begin()
+    effects = outbox.out
     mode = with_rounds(outbox)
     mode.resume()
     mode.resume()

@@ -51,10 +51,10 @@ def test_a_server_gets_repeated_contributions_before_new_ones() -> None:
     contributing, landing = Pushes(post), Assembly(ROUTES)
     contribute(contributing, landing)
     contributing.relinking.add(1)
-    effects = post.begin()
+    effects = post.out = []
     contribute(contributing, landing)
     assert pushes(effects) == [(0, 2)]
-    effects = post.begin()
+    effects = post.out = []
     contributing.reroute(ROUTES, 0)
     assert pushes(effects) == [(1, 1), (1, 2)]
     assert not contributing.relinking
@@ -65,7 +65,7 @@ def test_servers_get_the_weight_and_the_lead_gets_the_points() -> None:
         outbox = WorkerOutbox()
         contributing = Pushes(outbox)
         contributing.weights = weights
-        effects = outbox.begin()
+        effects = outbox.out
         contributing.send(Computed(0, (), ContributionReport(weight=64.0)), Assembly(ROUTES))
         assert [e.weight for e in effects if isinstance(e, PushSlices)] == [weight, weight]
         (trailer,) = [e.message for e in effects if isinstance(e, Send)]

@@ -169,5 +169,5 @@ class Entry:
             return
         state.leased = True
         state.user_computes = state.user_computes or state.phase is Phase.COMPUTING
-        state.outbox.do(TakeChunks(message))
+        state.outbox.out.append(TakeChunks(message))
         self._training.resume_if_whole(now_ns)

@@ -83,7 +83,7 @@ class Joining:
         these servers."""
         missing = self._links.dial(servers)
         if missing:
-            self._outbox.do(Dial(missing))
+            self._outbox.out.append(Dial(missing))
         return [spec.server for spec in missing]
 
     def link(self, server: int, incarnation: int) -> None:
@@ -117,7 +117,7 @@ class Joining:
         # server
         self.parted = None
         self._outbox.routing = message.routing
-        self._outbox.do(PrepareBuffers(message.routes))
+        self._outbox.out.append(PrepareBuffers(message.routes))
         return message
 
     def seed(self, message: m.Routing) -> None:
@@ -128,7 +128,7 @@ class Joining:
                 for server in route.holders:
                     holders.setdefault(server, []).append(slice_)
             for server, ids in sorted(holders.items()):
-                self._outbox.do(SeedSlices(server, tuple(ids), message.routing))
+                self._outbox.out.append(SeedSlices(server, tuple(ids), message.routing))
 
     def lose_link(self, server: int, incarnation: int) -> bool:
         """Note the end of a link. Returns False if a newer link has replaced it, or if the lead has

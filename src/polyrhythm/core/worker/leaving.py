@@ -53,7 +53,7 @@ class Departure:
         # version must pull that version.
         state.mode.must_pull = True
         state.mode.expect(None)
-        state.outbox.do(StopWaiting())
+        state.outbox.out.append(StopWaiting())
         return True
 
     def on_leaving(self, event: ev.Leaving, now_ns: int) -> None:
@@ -73,11 +73,11 @@ class Departure:
         identity = state.outbox.identity()
         state.outbox.tell_lead(m.Leave(**identity, reason=reason, failed=failed))
         self._end(now_ns)
-        state.outbox.do(End(reason))
+        state.outbox.out.append(End(reason))
 
     def fail(self, reason: Reason, now_ns: int, *, stopped: bool = False) -> None:
         self._end(now_ns)
-        self._state.outbox.do(Fail(reason, stopped))
+        self._state.outbox.out.append(Fail(reason, stopped))
 
     def _end(self, now_ns: int) -> None:
         self._state.enter(Phase.ENDED, now_ns)
@@ -101,8 +101,8 @@ class Departure:
         state.user_computes = True
         state.enter(Phase.PARTING, now_ns)
         state.mode.expect(None)
-        state.outbox.do(Note(WITHOUT_PARAMETERS, reason.noted()))
-        state.outbox.do(StopWaiting(stop=True))
+        state.outbox.out.append(Note(WITHOUT_PARAMETERS, reason.noted()))
+        state.outbox.out.append(StopWaiting(stop=True))
 
     # -- eviction and lost links ---------------------------------------------------------------
 
@@ -182,4 +182,4 @@ class Departure:
         state.outbox.tell_lead(m.Leave(**state.outbox.identity(), reason=reason, rejoins=True))
         state.begin(now_ns, state.mode.ticket)
         state.mode.expect(None)
-        state.outbox.do(Rejoin(reason, before))
+        state.outbox.out.append(Rejoin(reason, before))

@@ -49,7 +49,8 @@ class WorkerMachine:
 
     def handle(self, event: Any, now_ns: int) -> Sequence[Effect]:
         state, kind = self._state, type(event)
-        effects = state.outbox.begin()
+        effects: list[Effect] = []
+        state.outbox.out = effects
         self._before, self._event = state.phase, kind
         if kind in state.handled:
             part, handler = _HANDLERS[kind]
@@ -184,7 +185,7 @@ class WorkerMachine:
             alive = m.Alive(
                 **state.outbox.identity(), sequence=self._lead.beats, loop_over=state.loop_over
             )
-            state.outbox.do(Beat(alive))
+            state.outbox.out.append(Beat(alive))
         state.joining.dial_again(now_ns)
         if (parted := state.joining.overdue(now_ns)) is not None:
             self._departure.miss(parted, now_ns)
@@ -203,11 +204,11 @@ class WorkerMachine:
 
     def _on_lead_heard(self, event: ev.LeadHeard, now_ns: int) -> None:
         if (note := self._lead.hear(now_ns)) is not None:
-            self._state.outbox.do(note)
+            self._state.outbox.out.append(note)
 
     def _note(self, note: Note | None) -> None:
         if note is not None:
-            self._state.outbox.do(note)
+            self._state.outbox.out.append(note)
 
     def _on_reporting(self, event: ev.Reporting, now_ns: int) -> None:
         outbox = self._state.outbox

@@ -92,7 +92,7 @@ class WorkerRoundsMode(Pulls):
 
     def expect_next(self) -> bool:
         version = self.landing.version
-        self._outbox.do(Expect(version if version > 0 else 0))
+        self._outbox.out.append(Expect(version if version > 0 else 0))
         return self._released > self.resumed or self.stop or self.must_pull
 
     def contribute(self, computed: Computed, pushes: Pushes, leaves: bool) -> None:

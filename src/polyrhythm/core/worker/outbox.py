@@ -5,7 +5,6 @@ other instructions to its process.
 worker follows.*
 """
 
-from collections.abc import Callable
 from typing import Any
 
 from polyrhythm.core.effects import Send
@@ -16,14 +15,13 @@ from polyrhythm.wire import messages as m
 
 
 class WorkerOutbox:
-    __slots__ = ("do", "incarnation", "routing", "seat", "view", "worker")
+    __slots__ = ("incarnation", "out", "routing", "seat", "view", "worker")
 
     def __init__(self) -> None:
-        self.do: Callable[[Effect], None]
-        """Add an effect."""
+        self.out: list[Effect] = []
+        """The effects of the event that is being handled."""
         self.seat = UNKNOWN_SEAT
         """Where the lead runs, as far as this worker knows."""
-        self.begin()
         self.forget_identity()
 
     def forget_identity(self) -> None:
@@ -31,12 +29,6 @@ class WorkerOutbox:
         self.worker = -1
         self.incarnation = 0
         self.view = self.routing = 0
-
-    def begin(self) -> list[Effect]:
-        """Begin the effects of a new event, and return the list to which they will be added."""
-        effects: list[Effect] = []
-        self.do = effects.append
-        return effects
 
     def follow(self, message: Seating) -> None:
         """Use the seat and the view in this message of the lead from now on."""
@@ -52,7 +44,7 @@ class WorkerOutbox:
         }
 
     def tell_lead(self, message: m.Message) -> None:
-        self.do(Send(LEAD, message))
+        self.out.append(Send(LEAD, message))
 
     def tell_server(self, server: int, message: m.Message) -> None:
-        self.do(Send(server_name(server), message))
+        self.out.append(Send(server_name(server), message))

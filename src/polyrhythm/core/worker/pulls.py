@@ -162,17 +162,17 @@ class Pulls:
         self._first = True
 
     def expect(self, version: int | None, *, keep: int | None = None) -> None:
-        self._outbox.do(Expect(version, keep))
+        self._outbox.out.append(Expect(version, keep))
 
     def resume(self, keep: int | None = None) -> None:
         """Give the version that has arrived to the user's code."""
         self.must_pull = False
         self.ended = self.stop
         self.resumed = version = self.landing.version
-        terms, first, do = self.terms, self._first, self._outbox.do
+        terms, first, out = self.terms, self._first, self._outbox.out
         self._first = False
-        do(_EXPECT_NOTHING if keep is None else Expect(None, keep))
-        do(
+        out.append(_EXPECT_NOTHING if keep is None else Expect(None, keep))
+        out.append(
             Resume(
                 version,
                 self.stop,

@@ -234,7 +234,7 @@ class Pushes:
         pulled: int = NOTHING,
     ) -> None:
         outbox, computed = self._outbox, sent.computed
-        outbox.do(
+        outbox.out.append(
             PushSlices(
                 server,
                 slices,

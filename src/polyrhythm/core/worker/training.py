@@ -95,7 +95,7 @@ class Training:
 
     def on_pause(self, message: m.Pause, now_ns: int) -> None:
         if message.round == self._state.mode.resumed + 1:
-            self._state.outbox.do(ContributeNow())
+            self._state.outbox.out.append(ContributeNow())
 
     # -- cuts ----------------------------------------------------------------------------------
 
@@ -116,7 +116,7 @@ class Training:
         if message.incarnation == state.outbox.incarnation:
             at_once = state.pushes.held is not None or state.phase is Phase.RESTING
             worker, incarnation = state.outbox.worker, state.outbox.incarnation
-            state.outbox.do(CaptureState(message.number, worker, incarnation, at_once))
+            state.outbox.out.append(CaptureState(message.number, worker, incarnation, at_once))
 
     # -- the state of the optimizer ------------------------------------------------------------
 
@@ -139,7 +139,7 @@ class Training:
         if state.outbox.routing >= order.routing and state.joining.linked:
             state.share_order, state.sharing = None, True
             slices = tuple(state.mode.landing.slices.items())
-            state.outbox.do(ShareState(slices, order.round, state.outbox.routing))
+            state.outbox.out.append(ShareState(slices, order.round, state.outbox.routing))
 
     def on_proceed(self, message: m.Proceed, now_ns: int) -> None:
         pushes = self._state.pushes
@@ -206,7 +206,7 @@ class Training:
             # the next `Resume` repeats this, because no `Release` follows
             mode = state.mode
             mode.terms = replace(mode.terms, progress=message.progress, rank=message.rank)
-            state.outbox.do(TakeProgress(message.progress, message.rank))
+            state.outbox.out.append(TakeProgress(message.progress, message.rank))
 
     def on_landed(self, event: ev.Landed, now_ns: int) -> None:
         state = self._state
