@@ -58,18 +58,19 @@ class SimPublishing:
         if channel is None:  # the worker is gone: end its lease as if it had read the version
             self._process.put(self._name, ev.Sent((effect.worker,), effect.round))
             return
-        memory, round_, slot, early = self._placed(), effect.round, effect.slot, False
+        memory, round_, slot = self._placed(), effect.round, effect.slot
+        early = memory.early(round_, (effect.worker, effect.incarnation))
         left_ns: int | None = self._process.clock.now_ns
         for slice_, nbytes in memory.slices.items():
             if effect.whole:
                 given = builders.given_state(effect, self._server, slice_)
                 left_ns = channel.send(given, memory.state_nbytes.get(slice_, nbytes))
-            elif not memory.has_early(slice_, round_, (effect.worker, effect.incarnation)):
+            elif slice_ not in early:
                 message = builders.parameters(effect, self._server, round_, slice_, slot)
-                left_ns = channel.send(self._carry(message), nbytes)
-            else:
-                early = True
-        if early:
+                if self._process.check:
+                    message = _carry(message, memory)
+                left_ns = channel.send(message, nbytes)
+        if early and not effect.whole:
             acknowledged = m.Acknowledged(
                 view=effect.view,
                 routing=effect.routing,
@@ -81,14 +82,6 @@ class SimPublishing:
             channel.send(acknowledged)
         slots = (slot,) * len(memory.slices) if self._process.check else ()
         self._leave(channel, effect.worker, left_ns, round_, memory, slots)
-
-    def _carry(self, message: m.Parameters) -> m.Parameters:
-        """The message with the contributions in the sum, if that is checked."""
-        memory = self._placed()
-        if not (self._process.check and memory.state_nbytes):
-            return message
-        cargo = memory.sums.get(message.slice, ())
-        return CarriedSum(**msgspec.structs.asdict(message), cargo=cargo)
 
     def send_early(self, slice_: int) -> None:
         """With `--optimizer-on workers`: send the sum of a slice to which every member has
@@ -169,3 +162,11 @@ class SimPublishing:
             raise InvariantBroken(
                 f"{self._name} overwrote a version that {channel.back.peer} was reading"
             )
+
+
+def _carry(message: m.Parameters, memory: SimSliceStore) -> m.Parameters:
+    """The message with the contributions in the sum, if servers send sums."""
+    if not memory.state_nbytes:
+        return message
+    cargo = memory.sums.get(message.slice, ())
+    return CarriedSum(**msgspec.structs.asdict(message), cargo=cargo)

@@ -144,10 +144,10 @@ class SimSliceStore:
         self._early[slice_] = (self.rules.round, readers)
         return tuple(self._added[slice_])
 
-    def has_early(self, slice_: int, round_: int, reader: tuple[int, int]) -> bool:
-        """Whether the sum of this round was sent to this worker before the fold was ordered."""
-        early, readers = self._early.get(slice_, (0, frozenset[tuple[int, int]]()))
-        return early == round_ and reader in readers
+    def early(self, round_: int, reader: tuple[int, int]) -> set[int]:
+        """The slices whose sum of this round was sent to this worker before the fold was ordered."""
+        sent = self._early.items()
+        return {slice_ for slice_, (of, readers) in sent if of == round_ and reader in readers}
 
     def _hold(self) -> None:
         """Hold the slices that the rules name now."""

@@ -8,6 +8,7 @@ sent all the time. A stopped process does nothing, and messages to it queue up.
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 from polyrhythm.core import builders
 from polyrhythm.core import effects as fx
@@ -236,21 +237,21 @@ class WorkerProcess(SingleProcess):
             self._heard_throttle.due(now_ns)
             self._put(_LEAD_HEARD)
         for message in batch:
-            kind = type(message)
-            if kind is m.Parameters or kind is CarriedSum:
-                self._take_slice(channel, message, now_ns)  # type: ignore[arg-type]
-            elif kind is m.Given:
-                if self._expected is not None:
-                    self._put(builders.given(message))  # type: ignore[arg-type]
-            elif kind is m.HelloReply:
-                self._put(ev.Linked(message.server, channel.incarnation))
-            elif kind is m.Restored:
-                if message.offset + PART_NBYTES >= message.nbytes:  # type: ignore[attr-defined]
-                    self._put(ev.StateRestored())
+            take = _TAKES.get(type(message))
+            if take is not None:
+                take(self, channel, message)
             else:
                 self._put(message)
 
-    def _take_slice(self, channel: Channel, message: m.Parameters, now_ns: int) -> None:
+    def _take_given(self, channel: Channel, message: m.Given) -> None:
+        if self._expected is not None:
+            self._put(builders.given(message))
+
+    def _take_restored(self, channel: Channel, message: m.Restored) -> None:
+        if message.offset + PART_NBYTES >= message.nbytes:
+            self._put(ev.StateRestored())
+
+    def _take_slice(self, channel: Channel, message: m.Parameters) -> None:
         if self._expected is None or message.round < self._expected:
             self._put(builders.skipped(message))
             return
@@ -258,6 +259,7 @@ class WorkerProcess(SingleProcess):
             return  # the slice has another primary since
         if type(message) is CarriedSum:
             self._sums[message.slice] = (message.round, message.cargo)
+        now_ns = self.clock.now_ns
         first_byte_ns = channel.first_byte_ns or (
             now_ns - int(self._nbytes[message.slice] * channel.ns_per_byte)
         )
@@ -448,3 +450,13 @@ class WorkerProcess(SingleProcess):
 
 
 WorkerProcess.EFFECTS = performers_of(WorkerProcess, WORKER_EFFECTS)
+_TAKES: dict[type, Callable[[WorkerProcess, Channel, Any], None]] = {
+    m.Parameters: WorkerProcess._take_slice,
+    CarriedSum: WorkerProcess._take_slice,
+    m.Given: WorkerProcess._take_given,
+    m.HelloReply: lambda process, channel, message: process._put(
+        ev.Linked(message.server, channel.incarnation)
+    ),
+    m.Restored: WorkerProcess._take_restored,
+}
+"""How a worker takes each type of message. All other messages are events of its machine."""
