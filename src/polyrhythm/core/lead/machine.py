@@ -74,6 +74,7 @@ class LeadMachine:
         self._lifecycle = Lifecycle(state.lifecycle, parts, self._mode)
         self._waiting = WaitReport(state.waiting, parts, self._mode)
         self._cuts = Cuts(state.cuts, parts, self._mode)
+        self._takes_cuts = bool(job.store)
         self._requests = OperatorRequests(parts, self._mode, self._lifecycle, self._cuts)
         self._overtime = Overtime(parts, self._mode, self._lifecycle)
         self._deadlines = Deadlines(state.pauses, parts.outbox)
@@ -100,7 +101,7 @@ class LeadMachine:
         register(state.enrolment, self._leasing.on_time)
         register(parts.removals, self._lifecycle.on_removals_due)
         register(parts.stopping, self._end_stopping)
-        if self.job.store:
+        if self._takes_cuts:
             register(self._cuts)
         register(parts.opening, self._open_after_timeout)
 
@@ -110,14 +111,13 @@ class LeadMachine:
         effects, ending = self._outbox.begin(), self._state.ending
         if ending.over:
             return effects
-        takes_cuts = bool(self.job.store)
-        if takes_cuts and self._cuts.active:
+        if self._takes_cuts and self._cuts.active:
             # this event may come before the tick that would detect a pause of this process
             self._deadlines.exclude_pause(now_ns)
         handler = self._HANDLERS.get(type(event))
         if handler is not None:
             handler(self, event, now_ns)
-        if takes_cuts and self._cuts.active and not ending.over:
+        if self._takes_cuts and self._cuts.active and not ending.over:
             self._cuts.advance(now_ns)
         return effects
 
@@ -245,7 +245,8 @@ class LeadMachine:
         if member is not None and fault is not None:
             self._lifecycle.refuse(member, fault, now_ns)
         else:
-            self._cuts.on_computed(message.report.compute_ns)
+            if self._takes_cuts:
+                self._cuts.on_computed(message.report.compute_ns)
             self._network.on_contribution(worker_name(message.worker))
             self._counting.on_trailer(message, member, now_ns)
 

@@ -5,6 +5,7 @@ of them each member gets.
 import hashlib
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import TypeAlias
 
@@ -16,7 +17,8 @@ WantedMove: TypeAlias = tuple[int, Holder, Holder]
 """A move to make: the chunk, its holder, and its next holder."""
 
 
-class Chunk(msgspec.Struct):
+@dataclass(slots=True)
+class Chunk:
     first: int
     last: int
     holder: Holder | None = None

@@ -13,6 +13,7 @@ primary has reported them.*
 
 import math
 from collections.abc import Callable, Container, Iterable, Mapping
+from dataclasses import dataclass
 
 import msgspec
 
@@ -46,7 +47,8 @@ class Complete(msgspec.Struct, frozen=True, gc=False):
     round: int
 
 
-class _Sender(msgspec.Struct, gc=False):
+@dataclass(slots=True)
+class _Sender:
     """The contributions of one incarnation of a worker."""
 
     incomplete: int = 0
