@@ -304,8 +304,8 @@ LEARN: tuple[Mutant, ...] = (
         "points-count-at-the-first-step",
         "The points of a batch count as visited at the first step that is made with it.",
         "core:Window.contribute",
-        "weight, lease, work = self.weight, self._first_lease, self._end()",
-        "self.close_batches()\nweight, lease, work = self.weight, self._first_lease, self._end()",
+        "weight, (lease, work) = self.weight, self._end()",
+        "self.close_batches()\nweight, (lease, work) = self.weight, self._end()",
         "tests/learn/test_models.py::test_the_last_batch_has_all_its_steps",
     ),
     mutant(

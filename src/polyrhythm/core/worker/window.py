@@ -290,7 +290,7 @@ class Window:
         models, the contribution is a step of the model that steps first. If the user's code says
         how many points its steps have, only the points of that model count as visited. `varies`:
         steps may have fewer points than a whole batch."""
-        weight, lease, work = self.weight, self._first_lease, self._end()
+        weight, (lease, work) = self.weight, self._end()
         visited = -1
         if self._several:
             visited = work.visited.points
@@ -311,8 +311,8 @@ class Window:
     def abstain(self) -> tuple[int, tuple[ChunkProgress, ...]]:
         """End the window without a contribution. Returns the lease of the first point, and the
         progress to report."""
-        lease = self._first_lease
-        return lease, tuple(self._end().visited.progress.values())
+        lease, work = self._end()
+        return lease, tuple(work.visited.progress.values())
 
     def drop(self) -> None:
         """End the window and discard it: nothing of it will ever count."""
@@ -336,15 +336,10 @@ class Window:
         self.put_back(self.batches)
         self.end_batches()
 
-    @property
-    def _first_lease(self) -> int:
-        """The number of the lease under which the first point was visited; without points, that of
-        the present lease."""
-        visited = self._work.visited
-        batches = visited if visited.points else self._open
-        return batches.lease if batches.points else self._lease
-
-    def _end(self) -> _Work:
+    def _end(self) -> tuple[int, _Work]:
+        """Begin a new window. Returns the number of the lease under which the first point was
+        visited (without points, that of the present lease), and what was done."""
         work, self._work = self._work, _Work()
         self.end_batches()
-        return work
+        batches = work.visited if work.visited.points else self._open
+        return batches.lease if batches.points else self._lease, work
