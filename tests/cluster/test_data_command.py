@@ -15,7 +15,7 @@ def test_data_list_shows_where_each_set_is(tmp_path: Path) -> None:
     (tmp_path / "sets" / "higgs" / "higgs_10984.csv.gz").write_bytes(b"")
     done = call("data", "list", "--data-dir", tmp_path / "sets", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert f"a part: 10,984 rows: {tmp_path}/sets/higgs" in done.stdout
+    assert f"a part of the data set: 10,984 rows: {tmp_path}/sets/higgs" in done.stdout
     lines = done.stdout.splitlines()
     for name, size in (
         ("mnist", "12 MB"),

@@ -132,7 +132,7 @@ LOWER = "a lower rate (such as --set rate=0.03)"
         (
             "stalled",
             {"sync": "asp"},
-            ["another rate (it is 0.1), higher or lower", "other data: check the labels"],
+            ["another rate (it is 0.1), higher or lower", "other data, after a look at the labels"],
         ),
     ],
 )

@@ -46,7 +46,8 @@ def parse_demands(flag: str, given: Sequence[str]) -> list[tuple[int | None, Dem
     found = [_parse_demand(flag, text) for text in given]
     if sum(count is None for count, _ in found) > 1:
         raise UsageError(
-            f"{flag} is given twice for all processes: write 2:GPU=1 for two of them, for example"
+            f"{flag} is given twice for all processes: write 2:GPU=1, for example, if one of them is for"
+            " two processes only"
         )
     return found
 

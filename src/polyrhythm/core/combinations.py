@@ -41,8 +41,8 @@ class Rule:
     option: str
     """The option, by the name of its field in the job."""
     when: Condition | None = None
-    """To which jobs the row applies. None: to the jobs that give the option a value other than its
-    default."""
+    """A function that says whether the row applies to a job. None: the row applies to jobs that
+    give the option a value other than its default."""
     under: Condition | None = None
     """The policies with which the option works; None: all."""
     needs: Callable[[JobSpec], bool] | None = None

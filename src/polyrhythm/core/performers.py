@@ -11,7 +11,7 @@ from polyrhythm.core import effects as fx
 from polyrhythm.core.machine import Effect
 
 Perform = Callable[[Any, Any], None]
-"""Called with a process and an effect."""
+"""A function that performs an effect. It is called with the process and the effect."""
 
 SERVER_EFFECTS: Mapping[type[Effect], str] = {
     fx.Send: "send",

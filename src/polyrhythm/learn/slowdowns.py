@@ -109,9 +109,9 @@ class Slowdowns:
                 worker, value = _worker_of(flag, item)
                 if workers is not None and worker >= workers:
                     numbers = (
-                        f"the workers are 0 to {workers - 1}"
+                        f"the workers have the numbers 0 to {workers - 1}"
                         if workers > 1
-                        else "the only worker is 0"
+                        else "the only worker has the number 0"
                     )
                     raise UsageError(
                         f"--{flag} {item!r}: there is no worker {worker}; with --workers {workers}"

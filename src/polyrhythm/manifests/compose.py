@@ -63,7 +63,7 @@ def _lead(plan: Plan, image: str) -> str:
         else 'restart: "no"  # with --checkpoint-every it could continue'
     )
     return f"""\
-  # The lead and all servers. When it has ended, the job has.
+  # The lead and all servers. The job is over when this container ends.
   lead:
 {_service(plan, image, words, "10m", ["runs:/data"])}\
     working_dir: {_FOLDER}

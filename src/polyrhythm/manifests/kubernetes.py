@@ -155,7 +155,7 @@ spec:
             else "# If the lead dies, the job ends. With --checkpoint-every it could continue."
         )
         return f"""\
-# The lead, and the first server. When it has ended, the job has.
+# The lead, and the first server. The job is over when this container ends.
 apiVersion: batch/v1
 kind: Job
 {self._metadata(self._lead, "lead")}

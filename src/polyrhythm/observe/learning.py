@@ -186,7 +186,10 @@ def learning_remedies(state: RunState, job: JobSpec | None) -> list[str]:
     if job is not None and keeps_rows(job.kind):
         return []  # a job of kind statistics has no learning rate
     if finding.state is LearningState.STALLED:
-        return [f"another rate{_rate(state)}, higher or lower", "other data: check the labels"]
+        return [
+            f"another rate{_rate(state)}, higher or lower",
+            "other data, after a look at the labels",
+        ]
     tries = [f"a lower rate{_example(state, job)}"]
     if job is not None and job.outer != OFF:
         tries.append(f"a lower lr of --outer (it is {outer_rate(job.outer):g})")

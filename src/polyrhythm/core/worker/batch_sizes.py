@@ -53,7 +53,7 @@ class MicroBatch:
         self._points = self._took = 0.0
         self._square = self._product = 0.0
         self._line = (0.0, 0.0)
-        """What `_fit` found after the last measurement. It is not read before the first one."""
+        """The last result of `_fit`. It is not read before the first measurement."""
         self._larger = False
         self._warm = False
 

@@ -170,7 +170,7 @@ _CIFAR10 = DataSet(
             ),
         ),
         Form(
-            "a part: 8,000 training and 1,000 test images",
+            "a part of the data set: 8,000 training and 1,000 test images",
             (
                 File(
                     CIFAR_PART,
@@ -206,7 +206,7 @@ _HIGGS = DataSet(
             ),
         ),
         Form(
-            "a part: 10,984 rows",
+            "a part of the data set: 10,984 rows",
             (
                 File(
                     "higgs_10984.csv.gz",

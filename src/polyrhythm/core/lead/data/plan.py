@@ -106,7 +106,7 @@ class Ownership(Protocol):
         """The number of points of this member's private data set; None if it has none."""
 
     def shift(self, holder: Holder, index: int) -> int:
-        """What is added to the numbers of a chunk's points in a lease of this member."""
+        """By how much the numbers of a chunk's points are shifted in a lease of this member."""
 
     def recorded_name(self, index: int, holder: str) -> str | None:
         """The worker that gets the chunk when the job resumes; None if the chunk is not recorded.

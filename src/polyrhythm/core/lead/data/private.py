@@ -356,7 +356,7 @@ class PrivateData:
     # -- leases, passes and checkpoints --------------------------------------------------------
 
     def shift(self, holder: Holder, index: int) -> int:
-        """What is added to the numbers of a chunk's points in a lease. A member's own points keep
+        """By how much the numbers of a chunk's points are shifted in a lease. A member's own points keep
         their numbers. The points of other data sets get higher numbers, so that no two points have
         the same number."""
         mine = self._mine.get(holder)

@@ -19,7 +19,7 @@ class Chosen(msgspec.Struct):
     """The member that was chosen last, or none."""
 
     worker: int = -1
-    """-1 if none was chosen yet."""
+    """The number of the member; -1 if none was chosen yet."""
     incarnation: int = 0
     name: str = ""
 

@@ -218,7 +218,7 @@ class TimeLimit(msgspec.Struct):
     # -- after the limit -----------------------------------------------------------------------
 
     def wait_from(self, since_ns: int) -> None:
-        """Begin the patience at this time."""
+        """From this time on, the lead waits for a fold until the patience is over."""
         self._since_ns = since_ns
         self.wake_ns = since_ns + self.patience_ns
 
