@@ -118,6 +118,29 @@ def test_the_table_of_contents_of_the_site_lists_every_page() -> None:
     assert set(listed) | {"index"} == pages - others | {"decisions/README"}
 
 
+def test_the_index_of_decisions_has_every_number_that_is_cited() -> None:
+    """A record that was merged into another one keeps its number: the index says where it is."""
+    folder = ROOT / "docs" / "decisions"
+    index = (folder / "README.md").read_text()
+    known = re.findall(r"^\| (\d{3}) \|", index, re.MULTILINE)
+    assert len(known) == len(set(known))
+    records = {path.name[:3] for path in folder.glob("[0-9]*.md")}
+    assert set(re.findall(r"^\| (\d{3}) \| \[", index, re.MULTILINE)) == records
+    files = (
+        path
+        for name, kind in (("src", "py"), ("tests", "py"), ("benchmarks", "*"), ("docs", "md"))
+        for path in (ROOT / name).rglob(f"*.{kind}")
+        if path.suffix in (".py", ".md")
+    )
+    cited = {
+        (number, str(path.relative_to(ROOT)))
+        for path in files
+        for number in re.findall(r"[Dd]ecisions?[ /](\d{3})\b", path.read_text())
+    }
+    assert len(cited) > 50
+    assert not {each for each in cited if each[0] not in known}
+
+
 def test_every_path_in_the_architecture_page_exists() -> None:
     page = (ROOT / "docs" / "architecture.md").read_text()
     paths = set(re.findall(r"`((?:\w+/)+\w*(?:\.py)?)`", page))
