@@ -241,8 +241,8 @@ def test_a_resumed_job_keeps_its_links_and_may_leave_out_delays(
     refused = call_resume(*fewer, cwd=tmp_path)
     assert refused.returncode, refused.stderr
     assert refused.stderr == (
-        "polyrhythm: --slow '1=2x': there is no worker 1; with --workers 1 the only worker has the number 0;"
-        " give --no-slowdowns to leave out the slowdowns of the old run\n"
+        "polyrhythm: --slow '1=2x': there is no worker 1; with --workers 1 the only worker has the"
+        " number 0; give --no-slowdowns to leave out the slowdowns of the old run\n"
     )
     resume(tmp_path, *fewer, "--no-slowdowns")
     journal = read_journal(tmp_path / "runs" / "resumed" / "journal.jsonl")
