@@ -19,6 +19,7 @@ from polyrhythm.wire.digests import Digest
 from polyrhythm.wire.messages.reasons import Reason
 from polyrhythm.wire.proof import Hello, Secret, mac
 from tests.cluster.handshakes import Peer, frame, reason_in, secret_of, with_nonce
+from tests.cluster.operators import commands_reach
 from tests.cluster.processes import SHOWN_ELSEWHERE, Command, call, wait_until
 from tests.cluster.test_job_secret import AS_ROOT, CALL, NOBODY, as_nobody
 from tests.cluster.test_orderly_stop import WORKERS, await_training, over, saved, start
@@ -89,6 +90,13 @@ def test_stop_by_address_without_waiting(tmp_path: Path) -> None:
         (tmp_path / "go").touch()
         assert ended_by_operator(command)
         assert len(saved(command)) == WORKERS
+
+
+def test_commands_reach_a_job_whose_folder_is_elsewhere(tmp_path: Path) -> None:
+    with start(tmp_path, "bsp") as command:
+        await_training(command)
+        commands_reach(command.address(), command.run_dir / "secret", tmp_path / "operator")
+        assert ended_by_operator(command)
 
 
 def test_stop_now_does_not_wait_for_the_code_after_the_loop(tmp_path: Path) -> None:

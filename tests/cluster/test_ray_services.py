@@ -17,6 +17,7 @@ import pytest
 from polyrhythm.observe.journal import read_journal
 from polyrhythm.observe.runs import JOURNAL
 from tests.cluster.namespaces import network
+from tests.cluster.operators import commands_reach
 from tests.cluster.ray_jobs import HEAVY, JOB, command, environment, started, trains
 from tests.commands.start import run
 from tests.ray_cluster import RayCluster, own_cluster, soon
@@ -294,7 +295,7 @@ def test_a_ray_job_with_a_working_dir_brings_the_modules_beside_the_file(tmp_pat
         assert "5 rounds" in ended[-1].stdout, ended[-1].stdout
 
 
-# -- workers from elsewhere ----------------------------------------------------------------------
+# -- operators and workers from elsewhere ----------------------------------------------------------
 
 CONNECTED = """
 import sys
@@ -320,6 +321,24 @@ print(ray.get(train.remote(sys.argv[2], sys.argv[3])))
 """
 
 
+def reached_at(folder: Path) -> str:
+    lines = read_journal(folder / JOURNAL)
+    (listening,) = [line for line in lines if line["what"] == "listening"]
+    return f"{listening['host']}:{listening['port']}"
+
+
+def test_commands_reach_a_job_on_the_cluster_whose_folder_is_elsewhere(
+    ray_cluster: RayCluster, tmp_path: Path, s3_url: str
+) -> None:
+    write_job(tmp_path)
+    words = ("job.py", *FEW, "--name", "mine", "--store", s3_url)
+    with started(ray_cluster, tmp_path, *words) as job:
+        folder = tmp_path / "runs" / "mine"
+        trains(folder)
+        commands_reach(reached_at(folder), folder / "secret", tmp_path / "operator")
+        assert job.wait(60) == 0, output(tmp_path)
+
+
 def test_workers_outside_ray_and_tasks_of_ray_join_a_job(
     ray_cluster: RayCluster, tmp_path: Path
 ) -> None:
@@ -328,10 +347,7 @@ def test_workers_outside_ray_and_tasks_of_ray_join_a_job(
     with started(ray_cluster, tmp_path, "job.py", *FEW, "--name", "mine") as job:
         folder = tmp_path / "runs" / "mine"
         trains(folder)
-        (listening,) = [
-            line for line in read_journal(folder / JOURNAL) if line["what"] == "listening"
-        ]
-        address, secret = f"{listening['host']}:{listening['port']}", folder / "secret"
+        address, secret = reached_at(folder), folder / "secret"
         task = subprocess.run(
             [sys.executable, "connected.py", ray_cluster.address, address, str(secret)],
             cwd=tmp_path,
