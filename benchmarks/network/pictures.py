@@ -5,6 +5,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
+from benchmarks.network import scenarios
 from benchmarks.readme import ROOT
 from benchmarks.stragglers.curves import draw_bars, draw_curves
 
@@ -25,13 +26,10 @@ def draw(results: Results, folder: Path) -> list[str]:
 
 def speeds(results: Results) -> str | None:
     """Fig. 4: points per minute, as in Eq. 16 with batches of 32."""
+    hosts = {each["model"]: len(each["rates"]) for each in results.values() if "rates" in each}
     groups = {
-        result["model"]: {
-            placement: 60 * 32 * len(result["rates"]) * result[placement]["rounds_per_s"]
-            for placement in ("average", "elastic", "aware")
-        }
-        for name, result in results.items()
-        if name.startswith("speed")
+        model: {placement: 60 * 32 * hosts[model] * speed for placement, speed in measured.items()}
+        for model, measured in scenarios.speeds(results).items()
     }
     return draw_bars(groups, 0.0, "points per minute") if groups else None
 

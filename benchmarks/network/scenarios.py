@@ -241,18 +241,32 @@ def overhead(plan: Plan) -> Result:
     return told
 
 
-def speed(plan: Plan) -> Result:
-    """Fig. 4: the speed of three placements at drawn rates, a server and a worker on each host.
-    `elastic` decides after 20 rounds for the first time."""
+SKIPPED = {"average": 1, "elastic": 22, "aware": 4}
+"""How many rounds are not counted: `elastic` decides after 20 rounds for the first time."""
+
+
+def speed(plan: Plan, placements: Sequence[str] = ("average", "elastic", "aware")) -> Result:
+    """Fig. 4: the speed of placements at drawn rates, a server and a worker on each host."""
     told: Result = {"model": plan.model, "rates": _draws(plan, plan.nodes)[0]}
     with hosts(plan.nodes) as found:
         _shape(found, told["rates"])
-        for placement in ("average", "elastic", "aware"):
+        for placement in placements:
             with polyrhythm(found, plan.everywhere("--placement", placement, *ADD)) as run:
-                skip = 24 if placement == "elastic" else 5
+                skip = SKIPPED[placement]
                 told[placement] = run.measure(plan.rounds, 20 * LIMIT_S, skip=skip).told()
             say(f"{plan.model} {placement}: {1 / told[placement]['rounds_per_s']:.2f} s a round")
     return told
+
+
+def speeds(results: Result) -> dict[str, dict[str, float]]:
+    """Per model, the rounds per second with each placement, from all results of `speed`."""
+    found: dict[str, dict[str, float]] = {}
+    for result in results.values():
+        if "failed" in result or "rates" not in result or "model" not in result:
+            continue
+        of_model = found.setdefault(result["model"], {})
+        of_model |= {name: result[name]["rounds_per_s"] for name in SKIPPED if name in result}
+    return found
 
 
 def moving(plan: Plan, model: str = "102000000") -> Result:

@@ -64,6 +64,7 @@ def test_what_was_measured_is_drawn(tmp_path: Path) -> None:
     results = {
         "speed mobilenet": {"model": "mobilenet", "rates": [20.0, 220.0], **speeds},
         "speed alexnet": {"failed": "s1 died"},
+        "elastic resnet50": {"model": "resnet50", "rates": [20.0, 220.0], "elastic": window(0.4)},
         "colocated": {"placements": {"average": [window(0.4)] * 2, "aware": [window(0.4)] * 2}},
         "granularity": {"sizes": {"32kB": states, "4MB": states}},
         "overhead": dict.fromkeys(scenarios.CONDITIONS, window(0.4)),
