@@ -289,6 +289,15 @@ PLACEMENT: tuple[Mutant, ...] = (
         "tests/core/lead/servers/test_pace.py::test_short_rounds_get_slower_by_a_few_slices_each",
     ),
     mutant(
+        "joiner-that-hangs-is-waited-for",
+        "The lead listens for a server that joins only when it has allocated its slices.",
+        "core:Servers.join",
+        "self.suspicion.expect(server, now_ns, PATIENCE)",
+        "None",
+        "tests/core/lead/servers/test_servers.py"
+        "::test_a_server_that_hangs_when_it_has_joined_does_not_hold_up_the_others",
+    ),
+    mutant(
         "assignment-that-pays-is-slowed-down",
         "Slices move slowly to where rounds would be shorter.",
         "core:RoutingTable.adopt",

@@ -134,9 +134,11 @@ class Suspicion(msgspec.Struct):
     def __contains__(self, peer: int) -> bool:
         return peer in self._pulses
 
-    def expect(self, peer: int, now_ns: int) -> None:
-        """Listen for this peer from now on."""
-        pulse = Pulse.begin(round(self._heartbeat_s * 1e9), now_ns, self._unknown_factor)
+    def expect(self, peer: int, now_ns: int, patience: int = 1) -> None:
+        """Listen for this peer from now on. `patience`: it may be silent so many times as long,
+        until its heartbeats are known."""
+        factor = patience * self._unknown_factor
+        pulse = Pulse.begin(round(self._heartbeat_s * 1e9), now_ns, factor)
         self._pulses[peer] = pulse
         self._wake_by(pulse.deadline_ns())
 

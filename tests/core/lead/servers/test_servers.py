@@ -6,7 +6,7 @@ from polyrhythm.core.lead.operators import Operators
 from polyrhythm.core.lead.outbox import LeadOutbox
 from polyrhythm.core.lead.rounds.folds import Rounds
 from polyrhythm.core.lead.servers.routing import RoutingTable
-from polyrhythm.core.lead.servers.servers import Servers, ServersState
+from polyrhythm.core.lead.servers.servers import UNKNOWN_FACTOR, Servers, ServersState
 from polyrhythm.core.lead.state import begin_state
 from polyrhythm.core.liveness import Suspicion
 from polyrhythm.core.placement.network import Network
@@ -29,7 +29,7 @@ class SeededServers:
         self.routing = RoutingTable.begin(servers, m.Division(servers, 64), replicas)
         self.outbox = LeadOutbox(View(), self.routing)
         self.servers = Servers(
-            ServersState(Suspicion(job.heartbeat_s)),
+            ServersState(Suspicion(job.heartbeat_s, UNKNOWN_FACTOR)),
             job,
             self.routing,
             Network(),
@@ -45,11 +45,11 @@ class SeededServers:
             self.routing.on_seeded(m.Seeded(server=server, routing=self.routing.epoch))
         assert self.routing.all_seeded
 
-    def join(self, server: int) -> bool:
+    def join(self, server: int, now_ns: int = 0) -> bool:
         hello = m.ServerHello(
             server=server, name=f"s{server}", job="j", address=ADDRESS, identity=""
         )
-        return self.servers.join(f"link-{server}", hello, 0)
+        return self.servers.join(f"link-{server}", hello, now_ns)
 
     def placed(self) -> bool:
         epoch = self.routing.epoch
@@ -70,6 +70,26 @@ def test_a_server_gets_the_number_that_it_asks_for_or_a_new_one() -> None:
     assert never.reason.code == "server-taken"
     assert servers.join(-1) and servers.join(-1)
     assert servers.routing.roster.servers == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("beats", [False, True], ids=["hangs", "lives"])
+def test_a_server_that_hangs_when_it_has_joined_does_not_hold_up_the_others(beats: bool) -> None:
+    """No other slice could move, because routes change only when every server follows them."""
+    servers = SeededServers(2)
+    joins_ns = 100 * BEAT_NS
+    assert servers.join(2, joins_ns)
+    effects = servers.outbox.begin()
+    for beat in range(1, 4 * UNKNOWN_FACTOR):
+        if beats and beat % UNKNOWN_FACTOR == 0:
+            servers.servers.beat(2, joins_ns + beat * BEAT_NS)
+        servers.servers.suspect(joins_ns + beat * BEAT_NS)
+    assert "server-lost" not in notes(effects), "it may still allocate its slices"
+    servers.servers.suspect(joins_ns + 4 * UNKNOWN_FACTOR * BEAT_NS)
+    assert ("server-lost" in notes(effects)) is not beats
+    if not beats:
+        assert servers.placed()
+        servers.servers.on_followed(joins_ns)
+        assert servers.routing.change is None
 
 
 def test_a_job_whose_slices_cannot_move_keeps_its_servers() -> None:

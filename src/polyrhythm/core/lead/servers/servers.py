@@ -29,6 +29,10 @@ from polyrhythm.wire.messages.reasons import Field
 UNKNOWN_FACTOR = 8
 """The limit of silence, in heartbeat intervals, while few heartbeats of a server are known. It is
 shorter than for a worker, because a server has finished its imports when it joins."""
+PATIENCE = 4
+"""How many times as long a server may be silent that joins a running job: its heartbeats begin when it
+has allocated its first slices. *No route changes before it has them, so it is not waited for without
+end.*"""
 
 
 class ServersState(msgspec.Struct):
@@ -85,6 +89,7 @@ class Servers:
             noted = {"pid": hello.pid, "host": plain(hello.host)}
         if routing.all_seeded:
             noted["slices"] = routing.add_server(server, now_ns)
+            self.suspicion.expect(server, now_ns, PATIENCE)
         self._outbox.note("server-joined", server=server, **noted)
         if routing.all_seeded:
             self.send_routes()
