@@ -77,6 +77,13 @@ def test_a_bar_without_colours_ends_where_the_run_is(call: Call, running: Path) 
     assert 24 * int(share[:-1]) / 100 == pytest.approx(len(drawn), abs=1.0)
 
 
+def test_a_stopped_run_is_described_once(call: Call, write_run: Write) -> None:
+    stopped = {**ENDED, "reason": "stopped", "fields": {}}
+    write_run("then", [LISTENING, *LINES, stopped])
+    assert call("status").stdout.startswith("then: stopped on request\n")
+    assert call("why").stdout.startswith("stopped on request\n")
+
+
 def test_status_prints_json(call: Call, running: Path) -> None:
     status = json.loads(call("status", "now", "--json").stdout)
     assert (status["run"], status["is"], status["rounds"]) == ("now", "running", 30)

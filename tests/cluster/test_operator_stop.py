@@ -76,7 +76,7 @@ def test_stop_ends_the_job_in_order_and_waits_for_its_end(tmp_path: Path, sync: 
         assert "stopped" in call("runs", cwd=tmp_path).stdout
         again = call("stop", "run", cwd=tmp_path)
         assert again.returncode == 1 and again.stderr.count("\n") == 1
-        assert "does not run any more: stopped: stopped on request of" in again.stderr
+        assert "does not run any more: stopped on request of" in again.stderr
 
 
 def test_stop_by_address_without_waiting(tmp_path: Path) -> None:

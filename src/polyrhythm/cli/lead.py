@@ -213,7 +213,7 @@ def check_running(run: Run) -> None:
     if run.word not in ("running", "unknown"):
         again = _continued_as(run)
         hint = "" if again is None else f"; the job continues as run {again}: give that name"
-        raise RunError(f"run {run.name} does not run any more: {run.word}: {run.reason}{hint}")
+        raise RunError(f"run {run.name} does not run any more: {run.described}{hint}")
 
 
 def _continued_as(run: Run) -> str | None:

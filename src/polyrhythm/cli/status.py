@@ -136,7 +136,7 @@ def story(
         number = None if worker is None else _worker_number(state, worker)
         told = list(stories.tell(read_journal(journal), number)) if journal.is_file() else []
     if state.ended is None and found.run.word != "running":
-        told.append(f"{state.at_s:6.1f} s  {found.run.word}: {found.run.reason}")
+        told.append(f"{state.at_s:6.1f} s  {found.run.described}")
     if json_:
         print(json.dumps({"run": found.run.name, "story": told}))
     else:
@@ -218,9 +218,7 @@ def explanation_of(run: Run) -> Explanation:
         return explain_silent_lead(run.suspects, run.now_s, time.time())
     if run.word == "running":
         return explain(run.state, run.now_s, run.job)
-    ended = with_given_up(
-        with_cluster(Explanation(f"{run.word}: {run.reason}"), run.state), run.state
-    )
+    ended = with_given_up(with_cluster(Explanation(run.described), run.state), run.state)
     advice = None if run.job is None else advise(run.state, run.job)
     failed: dict[str, list[str]] = {}
     for name, how in run.failures.items():

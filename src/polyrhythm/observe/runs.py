@@ -99,6 +99,14 @@ class Run:
             else "its processes are gone, and its journal does not say how it ended"
         )
 
+    @property
+    def described(self) -> str:
+        """The state of the run, with the reason if there is one."""
+        reason = self.reason
+        if reason is None:
+            return self.word
+        return reason if reason.startswith(f"{self.word} ") else f"{self.word}: {reason}"
+
 
 # -- written by the command that trains ----------------------------------------------------------
 

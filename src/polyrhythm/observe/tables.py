@@ -217,7 +217,7 @@ def status(run: Run, columns: int, *, plain: bool = False) -> RenderableType:
     """The state of a run, in lines of at most `columns` columns."""
     state, job = run.state, run.job
     running = run.word == "running"
-    what = f"{run.name}: {run.word}" + (f": {run.reason}" if run.reason else "")
+    what = f"{run.name}: {run.described}"
     rows: list[RenderableType] = [_text(what, columns, "bold")]
     if job is not None:
         outer = "" if job.outer == OFF else f", --outer {job.outer}"

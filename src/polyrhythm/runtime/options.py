@@ -17,18 +17,23 @@ def report_nothing(note: Note) -> None:
 
 @dataclass(frozen=True, slots=True)
 class NodeOptions:
-    """`check`: machines check their invariants after every event. `trace_dir`: the folder of
-    traces; None: no traces are written. `fold_pause_s`: make every fold longer by this time, for
-    experiments. `report` is called, on any thread, with the notes of a node that keeps no journal.
-    `secret`: the job's secret; None: the node has no TCP links. `model_dir`: the folder into which
-    the lead's process writes the model; `code`: this machine's copy of
-    the job's file, if that is elsewhere; `run_dir`: the folder of the run, on the machine that has it;
-    `saving` is called when it begins to write. `deliver` is
-    called with the files of a model when they are complete, and with the place that the journal
-    should name; it returns another place if it takes the files there. `contributed` is
-    called when the first contribution of a worker has been acknowledged. `device`: the device on
-    which a worker computes. `share_data`: a worker of a job with private data may send
-    its points to other workers."""
+    """The options of a node.
+
+    - `check`: machines check their invariants after every event.
+    - `trace_dir`: the folder of traces; None if no traces are written.
+    - `fold_pause_s`: every fold takes this much longer, for experiments.
+    - `report`: called, on any thread, with the notes of a node that keeps no journal.
+    - `secret`: the job's secret; None if the node has no TCP links.
+    - `model_dir`: the folder into which the lead's process writes the model.
+    - `code`: this machine's copy of the job's file, if that is elsewhere.
+    - `run_dir`: the folder of the run, on the machine that has it.
+    - `saving`: called when the lead's process begins to write the model.
+    - `deliver`: called with the files of a complete model, and with the place that the journal should
+      name. It returns another place if it takes the files there.
+    - `contributed`: called when the first contribution of a worker has been acknowledged.
+    - `device`: the device on which a worker computes.
+    - `share_data`: a worker of a job with private data may send its points to other workers.
+    """
 
     digest: str = "auto"
     link: str = "auto"

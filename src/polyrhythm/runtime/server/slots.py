@@ -40,7 +40,8 @@ def place_side_by_side(
 
 
 class Slot:
-    """`pieces` and `tensors` are in the order of the server's slices."""
+    """The memory of one version. `pieces` and `tensors` have an item for each slice, in the order
+    of the server's slices."""
 
     def __init__(self, segment: Segment, places: Mapping[int, SlicePlace]) -> None:
         self.segments = [segment]

@@ -45,7 +45,8 @@ class Joiner:
         self._put = put
         self._run = run
         self._addresses: dict[int, m.Address] = {}
-        """The address of every server that this worker knows, for the time when it has the seat."""
+        """The address of every server that this worker knows. They are needed if the lead's seat
+        should move to one of them."""
 
     def reach_lead(self, lead: m.Address) -> None:
         self._addresses[self._machine.seat.server] = lead
