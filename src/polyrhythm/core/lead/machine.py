@@ -26,6 +26,7 @@ from polyrhythm.core.lead.waiting import WaitReport
 from polyrhythm.core.machine import Effect, Reason, Waiting
 from polyrhythm.core.names import server_name, server_number, worker_name, worker_number
 from polyrhythm.core.placement.division import resume_division
+from polyrhythm.core.placement.schemes import MEASURING
 from polyrhythm.core.seat import FIRST_SEAT, Seat
 from polyrhythm.core.sync import policy as sync
 from polyrhythm.core.values import plain, plain_reason
@@ -75,6 +76,7 @@ class LeadMachine:
         self._waiting = WaitReport(state.waiting, parts, self._mode)
         self._cuts = Cuts(state.cuts, parts, self._mode)
         self._takes_cuts = bool(job.store)
+        self._measures = job.placement in MEASURING
         self._requests = OperatorRequests(parts, self._mode, self._lifecycle, self._cuts)
         self._overtime = Overtime(parts, self._mode, self._lifecycle)
         self._deadlines = Deadlines(state.pauses, parts.outbox)
@@ -108,7 +110,8 @@ class LeadMachine:
     # -- the machine ---------------------------------------------------------------------------
 
     def handle(self, event: Any, now_ns: int) -> Sequence[Effect]:
-        effects, ending = self._outbox.begin(), self._state.ending
+        effects: list[Effect] = []
+        self._outbox.out, ending = effects, self._state.ending
         if ending.over:
             return effects
         if self._takes_cuts and self._cuts.active:
@@ -247,14 +250,16 @@ class LeadMachine:
         else:
             if self._takes_cuts:
                 self._cuts.on_computed(message.report.compute_ns)
-            self._network.on_contribution(worker_name(message.worker))
+            if self._measures:
+                self._network.on_contribution(worker_name(message.worker))
             self._counting.on_trailer(message, member, now_ns)
 
     def _on_arrived(self, message: m.Arrived, now_ns: int) -> None:
         member = self.view.get(message.worker, message.incarnation)
         if member is not None or self._removals.is_pending(message.worker, message.incarnation):
             done = None if self._mode.promotes_in_folds else self._mode.done
-            self._placement.on_arrived(message.server, now_ns)
+            if self._measures:
+                self._placement.on_arrived(message.server, now_ns)
             self._counting.on_arrived(message, member, now_ns)
             if done is not None and self._mode.done > done:
                 self._reassign(now_ns)

@@ -28,11 +28,6 @@ class LeadOutbox:
         self.out: list[Effect] = []
         """The effects of the event that is being handled."""
 
-    def begin(self) -> list[Effect]:
-        """Begin the effects of an event, and return their list."""
-        self.out = []
-        return self.out
-
     def do(self, effect: Effect) -> None:
         self.out.append(effect)
 

@@ -22,7 +22,7 @@ class Job:
         spec = JobSpec(job="j", **job)
         self.spec, self.state = spec, begin_state(spec)
         parts = connect(spec, self.state, FIRST_SEAT)
-        self.effects: list[Effect] = parts.outbox.begin()
+        self.effects: list[Effect] = parts.outbox.out
         self.progress = parts.progress
         self.round = -1
         self.reason = Reason("none")

@@ -63,7 +63,7 @@ def notes(effects: list) -> list[str]:
 
 def test_a_server_gets_the_number_that_it_asks_for_or_a_new_one() -> None:
     servers = SeededServers(2)
-    effects = servers.outbox.begin()
+    effects = servers.outbox.out = []
     assert not servers.join(1) and not servers.join(9), "numbers follow each other"
     already, never = sent(effects, m.Refusal)
     assert "is in this job already" in in_words(already.reason)
@@ -95,7 +95,7 @@ def test_a_server_that_hangs_when_it_has_joined_does_not_hold_up_the_others(beat
 def test_a_job_whose_slices_cannot_move_keeps_its_servers() -> None:
     servers = SeededServers(2)
     servers.routing.slices_stay = True
-    effects = servers.outbox.begin()
+    effects = servers.outbox.out = []
     assert not servers.join(-1)
     (full,) = sent(effects, m.Refusal)
     assert "the job has all of its 2 servers" in in_words(full.reason)
@@ -105,7 +105,7 @@ def test_a_job_whose_slices_cannot_move_keeps_its_servers() -> None:
 
 def test_replicas_take_over_from_a_lost_server() -> None:
     servers = SeededServers(3, replicas=1)
-    effects = servers.outbox.begin()
+    effects = servers.outbox.out = []
     assert servers.servers.lose(1, ENDED, 5) is None
     assert notes(effects) == ["server-lost", "rerouting"]
     assert len(sent(effects, m.Place)) == 2
@@ -123,14 +123,14 @@ def test_without_replicas_the_job_cannot_go_on() -> None:
 
 def test_the_end_of_an_older_link_loses_no_server() -> None:
     servers = SeededServers(3, replicas=1)
-    effects = servers.outbox.begin()
+    effects = servers.outbox.out = []
     assert servers.servers.on_link_ended(1, 99, "reset", 5) is None
     assert effects == [] and 1 in servers.routing.roster.addresses
 
 
 def test_a_silent_server_is_lost_unless_it_has_the_only_copy() -> None:
     servers = SeededServers(3, replicas=1)
-    effects = servers.outbox.begin()
+    effects = servers.outbox.out = []
     wake_ns = servers.servers.suspicion.wake_ns
     assert wake_ns is not None and wake_ns > BEAT_NS
     servers.servers.suspect(wake_ns - 1)
@@ -163,7 +163,7 @@ def test_without_replicas_a_server_that_is_silent_before_all_have_parameters_is_
 ):
     servers = SeededServers(3)
     servers.routing.seeding.done = False
-    effects = servers.outbox.begin()
+    effects = servers.outbox.out = []
     wake_ns = servers.servers.suspicion.wake_ns
     assert wake_ns is not None
     servers.servers.suspect(wake_ns)
