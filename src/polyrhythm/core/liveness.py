@@ -8,6 +8,7 @@ one.
 """
 
 from collections import deque
+from dataclasses import dataclass, field
 from math import sqrt
 from operator import mul
 
@@ -50,7 +51,8 @@ def judged_link_s(heartbeat_s: float) -> float:
     return silent_link_s(heartbeat_s) + max(_JUDGED_AFTER_S, _JUDGED_AFTER_BEATS * heartbeat_s)
 
 
-class Pulse(msgspec.Struct, gc=False):
+@dataclass(slots=True)
+class Pulse:
     """The heartbeats of one peer. The limit of silence is calculated when a heartbeat comes, and
     not when the limit is read, because it is read far more often."""
 
@@ -61,7 +63,7 @@ class Pulse(msgspec.Struct, gc=False):
     limit_ns: int
     """How long the peer may be silent before it becomes suspect."""
     last_beat_ns: int | None = None
-    _gaps: list[int] = []
+    _gaps: list[int] = field(default_factory=list)
 
     @classmethod
     def begin(cls, beat_ns: int, heard_ns: int, unknown_factor: int = _UNKNOWN_FACTOR) -> "Pulse":
@@ -180,7 +182,8 @@ class Suspicion(msgspec.Struct):
         return found
 
 
-class PauseDetector(msgspec.Struct):
+@dataclass(slots=True)
+class PauseDetector:
     """Detects that this process was paused (SIGSTOP, a frozen container): it then wakes much later
     than it asked for. Messages that arrived during a pause may still be unread, so a pause must not
     count as silence of any peer."""
@@ -188,13 +191,11 @@ class PauseDetector(msgspec.Struct):
     _heartbeat_s: float
     wake_ns: int | None = None
     """The next time at which the process should look at the clock; None until `begin`."""
-
-    @property
-    def _beat_ns(self) -> int:
-        return round(self._heartbeat_s * 1e9)
+    _beat_ns: int = 0
 
     def begin(self, now_ns: int) -> None:
         if self.wake_ns is None:
+            self._beat_ns = round(self._heartbeat_s * 1e9)
             self.wake_ns = now_ns + self._beat_ns
 
     def paused_ns(self, now_ns: int) -> int:

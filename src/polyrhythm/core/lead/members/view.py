@@ -5,6 +5,7 @@ which it was admitted. So a worker that rejoins under its old name has a new inc
 """
 
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 
 import msgspec
 
@@ -12,7 +13,8 @@ from polyrhythm.core.values import name_order
 from polyrhythm.wire.messages import MemberSpec
 
 
-class Member(msgspec.Struct, eq=False):
+@dataclass(slots=True, eq=False)
+class Member:
     worker: int
     name: str
     incarnation: int

@@ -4,7 +4,7 @@ compares the objective of each full pass with that of earlier passes.
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -83,7 +83,8 @@ class _Losses(msgspec.Struct):
         return math.sqrt(self._variances / self._pairs / self._weight) * (1 + 2 / self._pairs)
 
 
-class Passes(msgspec.Struct):
+@dataclass(slots=True)
+class Passes:
     """The objective of each full pass, which `--target-change` and `Learning` compare.
 
     *A check is due once per full pass of the slowest worker (FSP §5.3), but only when as many
@@ -94,7 +95,7 @@ class Passes(msgspec.Struct):
 
     visited: int = 0
     """The number of points visited in the whole job."""
-    _losses: _Losses = msgspec.field(default_factory=_Losses)
+    _losses: _Losses = field(default_factory=_Losses)
     _checked: int = 0
     """The number of full passes at the last check."""
     _since: int = 0

@@ -1,5 +1,6 @@
 """How far the job has come: its goals, whether it learns, and whether it can still reach a goal."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -45,7 +46,8 @@ def stopped(by: str) -> Reason:
     return Reason(STOPPED.code, {"by": by}) if by else STOPPED
 
 
-class CountedSteps(msgspec.Struct):
+@dataclass(slots=True)
+class CountedSteps:
     """How many steps the job has made since it first began (`core/worker/job_steps.py`)."""
 
     workers: int
