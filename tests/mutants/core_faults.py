@@ -44,7 +44,7 @@ CORE: tuple[Mutant, ...] = (
         "newcomer-makes-a-step-without-the-version-before",
         "A worker that joins gets the sum of a round instead of parameters and state.",
         "core:Sharing.lacks",
-        "key in state.newcomers or key not in state.before | state.released",
+        "state.members[key] is Has.READS",
         "False",
         "tests/sim/test_steps_on_workers.py"
         "::test_the_same_points_are_visited_as_with_the_optimizer_on_servers",

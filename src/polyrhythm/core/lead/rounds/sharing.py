@@ -10,6 +10,8 @@ new primaries, the lead asks a worker again. The job ends if neither a member no
 the present version any more.
 """
 
+from enum import Enum
+
 import msgspec
 
 from polyrhythm.core.kinds import sums_only
@@ -24,6 +26,27 @@ from polyrhythm.wire import messages as m
 _NONE = (-1, 0)
 
 
+class Has(Enum):
+    """What a member has of the present version. A member that is not listed has nothing."""
+
+    BEFORE = "before"
+    """The previous version. The member was not released with the present one yet."""
+    STEPS = "steps"
+    """The previous version and the release: the member makes the step."""
+    READS = "reads"
+    """Only the release: the member reads the present version from the servers."""
+
+
+_AFTER_A_FOLD = {Has.STEPS: Has.BEFORE, Has.READS: Has.BEFORE}
+"""What a member has of the next version. If it was not released with this one, it has nothing."""
+_WHEN_RELEASED = {
+    None: Has.READS,
+    Has.BEFORE: Has.STEPS,
+    Has.STEPS: Has.STEPS,
+    Has.READS: Has.READS,
+}
+
+
 class SharingState(msgspec.Struct):
     active: bool = False
     """Whether workers make the optimizer's steps."""
@@ -33,13 +56,7 @@ class SharingState(msgspec.Struct):
     """The member that shares the version."""
     holders: set[int] = set()
     """The primaries that have received the version that is being shared."""
-    before: set[tuple[int, int]] = set()
-    """The members that have the version before the present one."""
-    released: set[tuple[int, int]] = set()
-    """The members that were released with the present version."""
-    newcomers: set[tuple[int, int]] = set()
-    """The members in `released` that did not have the previous version and read the present one
-    from the servers."""
+    members: dict[tuple[int, int], Has] = {}
 
     @classmethod
     def begin(cls, job: m.JobSpec) -> "SharingState":
@@ -82,7 +99,9 @@ class Sharing:
         state, round_ = self._state, self._rounds.round
         if not state.active or round_ == 0:
             return
-        state.before, state.released, state.newcomers = state.released, set(), set()
+        state.members = {
+            key: _AFTER_A_FOLD[has] for key, has in state.members.items() if has in _AFTER_A_FOLD
+        }
         self._rounds.unshared = True
 
     def lacks(self, member: Member) -> bool:
@@ -92,10 +111,9 @@ class Sharing:
         if not state.active:
             return False
         key = member.key
-        lacks = key in state.newcomers or key not in state.before | state.released
-        state.released.add(key)
+        state.members[key] = _WHEN_RELEASED[state.members.get(key)]
+        lacks = state.members[key] is Has.READS
         if lacks:
-            state.newcomers.add(key)
             self.ask()
         return lacks
 
@@ -123,9 +141,8 @@ class Sharing:
 
     def _able(self) -> list[Member]:
         """The members that have the present version, or will make it from the previous one."""
-        state = self._state
-        keys = (state.before | state.released) - state.newcomers
-        return [member for member in self._view.members() if member.key in keys]
+        has, able = self._state.members, (Has.BEFORE, Has.STEPS)
+        return [member for member in self._view.members() if has.get(member.key) in able]
 
     def on_holding(self, message: m.Holding) -> bool:
         """Note that a primary has received the version. Returns whether every primary has it
@@ -147,8 +164,7 @@ class Sharing:
         """Handle the removal of a member. If it was to share the version, another member does
         so."""
         state = self._state
-        for keys in (state.before, state.released, state.newcomers):
-            keys.discard(key)
+        state.members.pop(key, None)
         if state.pending and state.sharer == key:
             self._choose()
 
@@ -159,7 +175,7 @@ class Sharing:
         state = self._state
         if not state.active or self._rounds.round == 0 or self._rounds.folding:
             return  # after a fold that is under way, only workers have its version anyway
-        again = state.pending or bool(state.newcomers)
+        again = state.pending or Has.READS in state.members.values()
         state.pending, self._rounds.unshared = False, True
         if again:
             self.ask()
