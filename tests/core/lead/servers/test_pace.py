@@ -79,7 +79,9 @@ class Moves:
 def test_short_rounds_get_slower_by_a_few_slices_each() -> None:
     moves = Moves(0.2)
     moves.join()
+    assert moves.routing.learning, "most slices are copied later"
     copied = moves.copied()
+    assert not moves.routing.learning
     pair_nbytes = NBYTES / 3 / 2
     assert len(copied) * 0.2 < SPREAD_S
     assert max(copied) <= 2 * (pair_nbytes * 0.2 / SPREAD_S + 2 * 2 * 2**20)

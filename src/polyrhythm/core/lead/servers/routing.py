@@ -177,8 +177,11 @@ class RoutingTable(msgspec.Struct):
 
     @property
     def learning(self) -> int:
-        """The number of copies of slices that learners are fetching."""
-        return sum(len(route.learners) for route in self.routes)
+        """The number of copies of slices that learners are fetching, or will fetch next."""
+        return sum(
+            len(set(now.learners).union(then.holders).difference(now.replicas, (now.primary,)))
+            for now, then in zip(self.routes, self.goal if self.routes else (), strict=True)
+        )
 
     def join(self, server: int, address: Address) -> None:
         self.roster.join(server, address, self.epoch + 1)
