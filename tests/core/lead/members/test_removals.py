@@ -55,6 +55,16 @@ def test_a_pause_of_the_lead_extends_the_time_that_links_are_kept() -> None:
     assert removals.links_due(90 * SECOND_NS, alone=False) == [(3, 7)]
 
 
+def test_a_pause_of_the_lead_extends_the_time_to_rejoin() -> None:
+    """The worker could not say hello while the lead stood still."""
+    removals = Removals(0.0)
+    removals.may_rejoin(3, 7, 0)
+    assert removals.on_link_ended(3, 7, 0)
+    removals.exclude_time(30 * SECOND_NS, 30 * SECOND_NS)
+    assert not removals.is_deserted(31 * SECOND_NS)
+    assert removals.is_deserted(36 * SECOND_NS)
+
+
 def test_removals_of_several_views_are_confirmed_together() -> None:
     """A second view was sent before every server knew the first one."""
     removals = Removals(0.0)
