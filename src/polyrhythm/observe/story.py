@@ -218,8 +218,8 @@ class Teller:
         return Sentence(self.state.at_s, text, workers)
 
     def _of_many(self) -> bool:
-        """Whether a worker that joins or is done is one of so many that the display of progress leaves
-        this out. The story has it."""
+        """Whether the job has so many workers that the display of progress does not mention each
+        worker that joins or is done. `polyrhythm story` mentions them all."""
         return not self._says_routine and len(self.state.workers) > _MOST_SHOWN
 
     def _present(self) -> str:

@@ -617,7 +617,7 @@ def _order_of_ended(move: ChunkMove) -> tuple[int, int]:
 
 
 def _order_at_end(move: ChunkMove) -> tuple[bool, bool]:
-    """The order in which the journal counts moves that the end of the job interrupts."""
+    """The order in which the journal counts moves that were interrupted by the end of the job."""
     return not move.begun, move.how is How.SENT
 
 

@@ -551,8 +551,8 @@ class DataPlan:
             self._unchecked.add(index)
 
     def lose(self, gone: Collection[Holder]) -> None:
-        """Let the points of these members be visited again. What these points had added is missing
-        from the last version, because the rows of the members are."""
+        """Let the points of these members be visited again: the rows of the members are missing
+        from the last version, and with them what these points had added."""
         for index in {index for holder in gone for index in self.held.get(holder, ())}:
             move = self.moving(index)
             if move is None or move.phase is not MovePhase.ARRIVED or move.target in gone:

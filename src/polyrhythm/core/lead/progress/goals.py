@@ -167,7 +167,8 @@ class TimeLimit(msgspec.Struct):
     wake_ns: int | None = None
     """When to call `overdue`: the end of the patience. None if the lead is not waiting for it."""
     leaving: bool = False
-    """Whether the present patience is that for workers that have not left their loops yet."""
+    """Whether the lead is now waiting for workers that have not left their loops yet, and not for a
+    fold."""
 
     @classmethod
     def begin(cls, seconds: float | None) -> "TimeLimit":
