@@ -37,7 +37,7 @@ def test_a_deleted_run_folder_is_reported_within_seconds_and_the_summary_is_prin
         (tmp_path / "go").touch()
         assert command.wait(60) == 0
     (line,) = command.stderr().splitlines()
-    assert "runs/run" in line and line.endswith("the job goes on, and saves its model there")
+    assert "runs/run" in line and line.endswith("saves its model in that folder")
     assert {path.name for path in command.run_dir.iterdir()} == {"model.safetensors", "result.json"}
     if shown == "--json":
         result = json.loads(command.stdout())
