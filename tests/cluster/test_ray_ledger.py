@@ -69,9 +69,10 @@ class Restarts:
             workers.begin(name, self._ray_kill(name))
 
     def _kill_server(self, *, through_ray: bool) -> None:
-        """The servers have copies of each other's slices. Each is killed when these are complete
-        again."""
-        until_copied(self._job_workers)
+        """The servers have copies of each other's slices from the beginning. After the first, each is
+        killed when these are complete again."""
+        if any(line["what"] == "server-lost" for line in self._job_workers.lines):
+            until_copied(self._job_workers)
         pids = self._servers.pids
         server = self._rng.choice(sorted(pids.keys() - {0}))
         if through_ray:
