@@ -328,11 +328,12 @@ def reached_at(folder: Path) -> str:
 
 
 def test_commands_reach_a_job_on_the_cluster_whose_folder_is_elsewhere(
-    ray_cluster: RayCluster, tmp_path: Path, s3_url: str
+    tmp_path: Path, s3_url: str
 ) -> None:
+    """The cluster has the credentials of the store, unlike the shared one."""
     write_job(tmp_path)
     words = ("job.py", *FEW, "--name", "mine", "--store", s3_url)
-    with started(ray_cluster, tmp_path, *words) as job:
+    with own_cluster() as cluster, started(cluster, tmp_path, *words) as job:
         folder = tmp_path / "runs" / "mine"
         trains(folder)
         commands_reach(reached_at(folder), folder / "secret", tmp_path / "operator")
