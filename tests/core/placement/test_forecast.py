@@ -63,6 +63,43 @@ def test_a_link_is_a_limit_if_its_hosts_do_not_explain_its_rate(slow: float, lim
     assert forecast.lines[1].most == math.inf
 
 
+def test_the_slower_direction_of_a_link_is_its_limit() -> None:
+    def rate(source: str, target: str) -> float | None:
+        return {("a", "c"): 2 * MB, ("c", "a"): 1 * MB}.get((source, target))
+
+    forecast = forecast_aware(MB, SERVERS, WORKERS, RATES, rate)
+    assert forecast is not None and forecast.lines[0].most == 1 * MB
+
+
+@pytest.mark.parametrize(("beyond", "shared"), [("c", 1), ("b", 2)])
+def test_workers_at_both_ends_share_a_link_if_both_use_servers_beyond_it(
+    beyond: str, shared: int
+) -> None:
+    """Host a has a worker, and b has a server, but c has none."""
+
+    def rate(source: str, target: str) -> float | None:
+        return 0.1 * MB if {source, target} == {"a", beyond} else None
+
+    forecast = forecast_aware(MB, SERVERS, {"a": 1, "b": 1, "c": 1}, RATES, rate)
+    assert forecast is not None
+    assert forecast.lines[0].most == pytest.approx(0.1 * MB / shared)
+
+
+def test_a_limit_of_a_host_is_shared_by_its_servers() -> None:
+    def rate(source: str, target: str) -> float | None:
+        return 1 * MB if {source, target} == {"a", "c"} else None
+
+    forecast = forecast_aware(MB, {0: "a", 1: "a"}, WORKERS, RATES, rate)
+    assert forecast is not None
+    assert [forecast.lines[server].most for server in (0, 1)] == [0.5 * MB, 0.5 * MB]
+
+
+def test_bytes_that_hardly_vary_say_nothing_of_the_slope() -> None:
+    """Twenty rounds with nearly the same bytes vary no more than two of them."""
+    points = [(10.0, 2.0), (10.2, 2.03)] * 10
+    assert fit(points)[0] == 0.0
+
+
 def test_a_line_is_fitted_to_times() -> None:
     assert fit([(float(x), 2.0 + 0.5 * x) for x in (10, 20, 40)]) == pytest.approx((2.0, 0.5))
 
