@@ -24,11 +24,18 @@ def test_the_table_shows_what_was_measured() -> None:
         "repeat": 3,
         "machine": "a machine",
         "exchange": {"102MB": {"local": 10.0, "ray": 9.8, "ratio": 0.98}},
-        "starting": {"workers": 4, "job_s": 5.0, "actors_s": 3.5, "more_s": 1.5},
+        "starting": {
+            "workers": 4,
+            "job_s": 5.0,
+            "actors_s": 3.5,
+            "optimizers_s": 4.5,
+            "more_s": 1.5,
+        },
     }
     lines = table(found).splitlines()
     assert "| exchange, 102MB: rounds per second | 9.8 | 10.0, the local engine | 98% |" in lines
-    assert lines[-1].endswith("| 5.0 s | 3.5 s, new actors that import torch | +1.5 s |")
+    beside = "3.5 s, new actors that import torch (and make an optimizer: 4.5 s)"
+    assert lines[-1].endswith(f"| 5.0 s | {beside} | +1.5 s |")
 
 
 def test_table_and_picture_of_the_experiments_name_every_series() -> None:
