@@ -91,11 +91,15 @@ class Stage:
         round_: int = 1,
         progress: tuple[m.ChunkProgress, ...] = (),
         lease: int = 0,
+        **report: Any,
     ) -> list[Effect]:
+        """Let a worker contribute, and the servers report it. `report`: more fields of the worker's
+        report."""
+        fields = {"weight": 2.0, "progress": progress, "lease": lease, **report}
         trailer = m.Trailer(
             **self.who(worker),
             sequence=sequence,
-            report=m.ContributionReport(weight=2.0, progress=progress, lease=lease),
+            report=m.ContributionReport(**fields),
         )
         self.tell(trailer)
         return self.from_servers(m.Arrived, **self.who(worker), sequence=sequence, round=round_)

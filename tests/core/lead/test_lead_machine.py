@@ -486,6 +486,44 @@ def test_a_contribution_to_the_last_fold_does_not_count_in_the_next() -> None:
     assert fold.share == pytest.approx(2 / 3)
 
 
+@pytest.mark.parametrize(
+    ("points", "share"), [((16, 16), 1.0), ((4, 12), 0.5), ((24, 8), 1.0), ((40, 40), 1.0)]
+)
+def test_a_round_by_the_clock_has_a_share_of_the_whole_batches(
+    points: tuple[int, int], share: float
+) -> None:
+    stage = Stage(workers=2, sync="fsp", kind="gradient", interval="50ms").begin()
+    stage.contribute(0, 1, weight=points[0], batch=16)
+    (fold,) = sent(stage.contribute(1, 1, weight=points[1], batch=16), m.Fold, "s0")
+    assert fold.share == share
+
+
+def test_points_and_resting_workers_both_count_in_the_share_of_a_round() -> None:
+    stage = Stage(workers=2, sync="fsp", kind="gradient", interval="50ms").begin()
+    for worker in range(2):
+        stage.contribute(worker, 1, weight=16, batch=16)
+    stage.folded(1)
+    stage.tell(m.Abstained(**stage.who(1), round=2))
+    effects = stage.contribute(0, 2, 2, weight=4, batch=16)
+    (fold,) = sent(effects, m.Fold, "s0")
+    assert fold.share == 1 / 8
+    (note,) = [
+        note for note in of(effects, fx.Note) if note.fields.get("reason") == "points-visited"
+    ]
+    assert note.fields["fields"]["share"] == 1 / 2, "the journal tells who takes part"
+
+
+@pytest.mark.parametrize(
+    "job", [{"sync": "bsp"}, {"sync": "fsp", "kind": "local", "interval": "50ms"}]
+)
+def test_other_rounds_make_whole_steps(job: dict[str, str]) -> None:
+    """Workers scale local steps themselves; and without a clock a batch has as many points as its
+    worker chose."""
+    stage = Stage(workers=1, **job).begin()
+    (fold,) = sent(stage.contribute(0, 1, weight=4, batch=16), m.Fold, "s0")
+    assert fold.share == 1.0
+
+
 def test_a_worker_that_contributes_after_it_abstained_counts_once() -> None:
     stage = Stage(workers=2).begin()
     stage.contribute(0, 1)

@@ -28,6 +28,30 @@ def test_a_share_of_a_round_makes_a_share_of_a_step() -> None:
 
 
 @pytest.mark.parametrize(
+    ("kind", "optimizer", "scale"),
+    [
+        ("gradient", "SGD", 0.25),
+        ("gradient", "Adam", 0.5),
+        ("gradient", "Adagrad", 1.0),
+        ("local", "Adam", 0.25),
+    ],
+)
+def test_the_share_of_a_step_depends_on_the_optimizer(
+    kind: str, optimizer: str, scale: float
+) -> None:
+    spec = ModelSpec((), OptimizerSpec(optimizer, ({"lr": 0.1},)))
+    made = Stepping(JobSpec(job="j", sync="fsp", kind=kind), spec)
+    made.enlist(4)
+    assert made.step(2.0, 0.1, 7, 0.25, group=0) == SliceStep(2.0, 0.1, 7, scale, 1)
+
+
+def test_async_scale_is_for_jobs_without_rounds() -> None:
+    spec = ModelSpec((), OptimizerSpec("SGD", ({"lr": 0.1},)))
+    made = Stepping(JobSpec(job="j", sync="fsp", kind="gradient", async_scale="none"), spec)
+    assert made.step(2.0, 0.1, 7, 0.25, group=0).scale == 0.25
+
+
+@pytest.mark.parametrize(
     ("optimizer", "power"),
     [("SGD", 1.0), ("ASGD", 1.0), ("AdamW", 0.5), ("RMSprop", 0.5), ("Adagrad", 0.0)],
 )

@@ -4,8 +4,9 @@ values.
 Without rounds, each contribution is a separate step. With P members, P contributions count as one
 round. So the learning rate of each step is scaled, in a way that depends on the optimizer
 (`power_for`), and momentum decays once per round and not once per contribution (`--async-momentum
-contribution` turns that off). With an outer optimizer, the learning rate of a step is the one in
-`--outer`, and not that of the workers.
+contribution` turns that off). With rounds, a round that has fewer points than a whole batch of
+every worker is a part of a step, and its rate is scaled in the same way. With an outer optimizer,
+the learning rate of a step is the one in `--outer`, and not that of the workers.
 
 *The inputs of a step are read here, once per step. Otherwise the view could change while a step is
 on its way to the replicas, and the primary would make a different step than they do.*
@@ -54,11 +55,12 @@ class Stepping:
     def __init__(self, job: JobSpec, spec: ModelSpec | None = None) -> None:
         """`spec`: the model, whose optimizers decide the scale; None if no optimizer is known."""
         on_arrival = not traits_of(job.sync).rounds
-        self._power = power_for(job.async_scale, None) if on_arrival else 0.0
+        async_scale = job.async_scale if on_arrival else "auto"
+        self._power = power_for(async_scale, None)
         self._powers: dict[int, float] = {}
-        if on_arrival and spec is not None and steps_on_servers(job.kind):
+        if spec is not None and steps_on_servers(job.kind):
             self._powers = {
-                group: power_for(job.async_scale, spec.optimizers[model].name)
+                group: power_for(async_scale, spec.optimizers[model].name)
                 for group, model in enumerate(spec.models)
             }
         self._rounds = not on_arrival
@@ -80,13 +82,11 @@ class Stepping:
     ) -> SliceStep:
         """Calculate the step that folds an aggregate of this weight. `rate` and `clock` belong to
         the contribution with the highest clock; `rate` is None if there is no contribution. `share`
-        is the fraction of a full step that the lead has ordered for the round. `group` is the
-        parameter group of the slice."""
+        says how many points the round has, as a share of a whole batch. `group` is the parameter
+        group of the slice."""
         members = self._members
-        scale = share
-        if not self._rounds:
-            power = self._power if group is None else self._powers.get(group, self._power)
-            scale = members**-power
+        power = self._power if group is None else self._powers.get(group, self._power)
+        scale = share**power if self._rounds else members**-power
         per_round = members if self._decays_per_round else 1
         if self._outer_rate is not None:
             rate = self._outer_rate

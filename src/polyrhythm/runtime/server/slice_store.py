@@ -347,7 +347,7 @@ class RoundsSliceStore(SliceStore):
     ) -> float:
         """Fold every aggregate, write the new version to `slot`, and return the largest weight. If
         the former primary of a slice has already folded it in this round, the slice is only copied.
-        `share`: the fraction of a full step."""
+        `share`: see `Fold.share`."""
         primary = self.primary
         with self._locks.all_of(primary.ids):
             if self._job.deterministic:
@@ -369,7 +369,7 @@ class RoundsSliceStore(SliceStore):
 
     def _step_of(self, held: Held, share: float, *, forwarded: bool) -> SliceStep:
         self.primary.settle(held, forwarded=forwarded)
-        return self._stepping.step(held.weight, held.rate, held.clock, share)
+        return self._stepping.step(held.weight, held.rate, held.clock, share, held.slice.group)
 
 
 @dataclass(slots=True)

@@ -127,8 +127,9 @@ class Fold(Message, frozen=True, kw_only=True):
     members: tuple[MemberSpec, ...] = ()
     last: bool = False
     share: float = 1.0
-    """The fraction of a full step that this fold takes. It is less than 1 when some workers have no
-    points left: they count as workers that contribute no change."""
+    """How many points the round has, as a share of a whole batch of every worker. It is less than 1
+    when some workers have no points left, or when the clock ended the round before workers had
+    visited a whole batch. The step is scaled accordingly (`core/server/stepping.py`)."""
     rows: tuple[Row, ...] = ()
     """Kind statistics: the rows of this version, one for each member, with the last contribution
     that the row contains. Later contributions wait for another fold. Rows of other workers are

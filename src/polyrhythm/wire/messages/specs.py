@@ -162,8 +162,8 @@ class SliceStep(msgspec.Struct, frozen=True, array_like=True):
     clock: Count = -1
     """The sequence number of the contribution that supplied the learning rate."""
     scale: Number = 1.0
-    """The fraction of a full step. With rounds: the share of the workers that still have points to
-    visit. Without rounds: the fraction for one contribution (`core/server/stepping.py`)."""
+    """The fraction of a full step: of the round, or of one contribution if there are no rounds
+    (`core/server/stepping.py`)."""
     per_round: Count = 1
     """How many steps count as one round (n). Momentum decays once per round, so each step
     multiplies it by the n-th root of the momentum factor."""

@@ -52,8 +52,11 @@ class Rounds(msgspec.Struct):
     """Per server, how many of its folds contained a contribution."""
     resting: int = 0
     """How many workers that had contributed before abstained from the last fold."""
+    taking_part: float = 1.0
+    """The share of the workers with points that contributed to the last fold."""
     share: float = 1.0
-    """By which factor the optimizer step of the last fold was scaled: 1 if all contributed."""
+    """The points of the last fold as a share of a whole batch of every worker with points; at most
+    1."""
     unshared: bool = False
     """Whether only workers have the parameters of the present version (`sharing.py`)."""
     _workers: frozenset[int] = frozenset()
@@ -65,9 +68,9 @@ class Rounds(msgspec.Struct):
     _kept_open: bool = False
     """Whether every primary has answered the fold under way, and slices get new primaries before it
     is over."""
-    _arrived: dict[int, None] = {}
+    _arrived: dict[int, float] = {}
     """The workers whose contribution was completed since the last fold was ordered, in the
-    order of completion."""
+    order of completion. Per worker, the points of the contribution as a share of a whole batch."""
     _order: tuple[int, ...] = ()
     """The workers that contributed to the last fold; the last to arrive comes first."""
     _rested: set[int] = set()
@@ -121,12 +124,13 @@ class Rounds(msgspec.Struct):
         self.readers = release & stayed
         self._folding = set()
 
-    def on_arrived(self, worker: int, round_: int) -> None:
-        """Note a complete contribution. It is ignored if the last fold contained it."""
+    def on_arrived(self, worker: int, round_: int, part: float = 1.0) -> None:
+        """Note a complete contribution. It is ignored if the last fold contained it. `part`: its
+        points as a share of a whole batch."""
         self._contributed.add(worker)
         if round_ > self.round:
             self._arrived.pop(worker, None)
-            self._arrived[worker] = None
+            self._arrived[worker] = part
 
     def on_abstained(self, worker: int) -> None:
         if worker in self._contributed:
@@ -142,10 +146,13 @@ class Rounds(msgspec.Struct):
         its points still counts in the mean, with a change of zero.* If it did not count, steps
         would become noisier: when only one worker is left, the step would use one batch, but with
         the learning rate that was chosen for the batches of all workers. A worker that never had
-        any points does not count."""
+        any points does not count. For the same reason a round that the clock ends before its
+        workers have visited a whole batch each makes a part of a step."""
         self.resting = len(self._rested.difference(self._arrived))
         contributed = len(self._arrived)
-        return contributed / (contributed + self.resting) if contributed else 1.0
+        self.taking_part = contributed / (contributed + self.resting) if contributed else 1.0
+        parts = sum(self._arrived.values())
+        return min(1.0, parts / (contributed + self.resting)) if contributed else 1.0
 
     def awaits(self, worker: int) -> bool:
         """Whether this worker waits for the present version, because its contribution is in the

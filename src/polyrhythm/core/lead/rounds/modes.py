@@ -10,7 +10,7 @@ from typing import ClassVar, Protocol, TypeAlias
 
 import msgspec
 
-from polyrhythm.core.kinds import keeps_rows
+from polyrhythm.core.kinds import keeps_rows, steps_on_servers
 from polyrhythm.core.lead.members.view import Member
 from polyrhythm.core.lead.parts import Parts
 from polyrhythm.core.lead.progress.progress import IDLE_ROUNDS, RoundEquivalents
@@ -18,7 +18,14 @@ from polyrhythm.core.lead.rounds.contributions import Complete, InFlight
 from polyrhythm.core.machine import Reason, Waiting
 from polyrhythm.core.sync import policy as sync
 from polyrhythm.core.sync.policy import PolicyEvent
-from polyrhythm.wire.messages import MOST_IN_FLIGHT, Folded, JobSpec, Trailer
+from polyrhythm.core.sync.registry import traits_of
+from polyrhythm.wire.messages import (
+    MOST_IN_FLIGHT,
+    ContributionReport,
+    Folded,
+    JobSpec,
+    Trailer,
+)
 
 _ON_ARRIVAL = Reason("on-arrival")
 _TELL_EVERY_NS = 5 * 10**7
@@ -357,6 +364,7 @@ class ByRounds:
         self._removals = parts.removals
         self._sharing = parts.sharing
         self._keeps_rows = keeps_rows(parts.job.kind)
+        self._sums_parts = traits_of(parts.job.sync).timed and steps_on_servers(parts.job.kind)
         self._plan = parts.plan
         self._migration = parts.migration
         self._contributions.keep_until_folded()
@@ -384,8 +392,13 @@ class ByRounds:
 
     def complete(self, complete: Complete) -> bool:
         rounds, round_ = self._rounds, complete.round
-        rounds.on_arrived(complete.trailer.worker, round_)
+        rounds.on_arrived(complete.trailer.worker, round_, self._part_of(complete.trailer.report))
         return round_ > rounds.round and rounds.folding
+
+    def _part_of(self, report: ContributionReport) -> float:
+        """The points of a contribution as a share of a whole batch, if the clock ends rounds and
+        servers make the steps. With kind local, workers have scaled their own steps."""
+        return report.weight / report.batch if self._sums_parts and report.batch else 1.0
 
     def tell(self, member: Member, now_ns: int) -> None:
         """Do nothing: every release tells the progress."""
@@ -447,7 +460,7 @@ class ByRounds:
                 self._migration.settled,
             )
             self._decide_m_steps()
-        self._note_share(rounds.share)
+        self._note_share(rounds.taking_part)
 
     def _decide_m_steps(self) -> None:
         """Kind statistics: decide whether workers compute parameters from the version of this fold
