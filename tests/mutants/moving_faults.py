@@ -4,7 +4,7 @@ from tests.mutants.mutant import Mutant, mutant
 
 _MOVES = "tests/sim/test_moves.py"
 _STORM = "tests/sim/test_moving_ledger.py::test_the_books_balance_though_slices_move"
-
+_FOLDS = "tests/core/lead/rounds/test_during_folds.py"
 _SHARING = "tests/core/lead/rounds/test_sharing.py"
 
 MOVING: tuple[Mutant, ...] = (
@@ -77,6 +77,30 @@ MOVING: tuple[Mutant, ...] = (
         "sent.sequence > sequence",
         "True",
         f"{_MOVES}::test_with_rounds_no_contribution_is_sent_twice",
+    ),
+    mutant(
+        "routes-of-a-fold-name-the-fold-before",
+        "A slice that gets its new primary in a fold receives the contributions of this fold again.",
+        "core:Rounds.folded",
+        "self._folding is None or self._kept_open",
+        "self._folding is None",
+        f"{_FOLDS}::test_the_routes_of_a_move_in_a_fold_name_the_contributions_of_this_fold",
+    ),
+    mutant(
+        "a-fold-that-moved-slices-stays-open",
+        "After a fold with moves, contributions of the fold under way count as folded.",
+        "core:Rounds._close_if",
+        "self._folding, self._kept_open = None, False",
+        "self._folding = None",
+        f"{_FOLDS}::test_the_routes_of_a_move_in_a_fold_name_the_contributions_of_this_fold",
+    ),
+    mutant(
+        "answers-for-slices-that-came-later",
+        "A server that has answered a fold does not fold a slice whose primary it becomes then.",
+        "core:Rounds.reroute",
+        "self._folding = set(folded)",
+        "self._folding |= folded",
+        f"{_FOLDS}::test_a_server_that_gets_a_slice_without_this_fold_must_fold_again",
     ),
     mutant(
         "promoted-between-folds",

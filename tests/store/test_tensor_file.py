@@ -51,3 +51,15 @@ def test_a_file_with_bytes_behind_its_tensors_is_damaged(rest: bytes) -> None:
             verify_bytes(data, "file")
     else:
         assert verify_bytes(data, "file").places.keys() == {"weight"}
+
+
+@pytest.mark.parametrize("nbytes", [0, 7, 8, 9, 60])
+def test_a_file_that_ends_within_its_index_is_damaged(nbytes: int) -> None:
+    data = b"".join(encode({"weight": torch.ones(5)}).buffers)[:nbytes]
+    with pytest.raises(DamagedCheckpoint, match="its index is longer than the whole file"):
+        verify_bytes(memoryview(data), "file")
+
+
+def test_a_file_with_an_empty_index_is_damaged() -> None:
+    with pytest.raises(DamagedCheckpoint, match="its index is unusable"):
+        verify_bytes(memoryview(bytes(64)), "file")

@@ -143,7 +143,7 @@ def _decode_index(head: memoryview, nbytes: int, where: str) -> TensorIndex:
 def verify_bytes(data: memoryview, where: str) -> TensorIndex:
     """Verify a whole file that is in memory, and return its index."""
     nbytes = _LENGTH_NBYTES + int.from_bytes(data[:_LENGTH_NBYTES], "little")
-    if not _LENGTH_NBYTES < nbytes <= len(data):
+    if nbytes > len(data):
         raise DamagedCheckpoint(f"{where} is damaged: its index is longer than the whole file")
     index = _decode_index(data[:nbytes], len(data), where)
     for name, place in index.places.items():

@@ -65,10 +65,10 @@ def forecast_aware(
     overlaps: bool = True,
 ) -> Forecast | None:
     """The forecast of `aware` for a model of `nbytes`; None if no host was measured. `servers`
-    gives the host of each server, `workers` the number of workers on each host, `throughputs` the
-    measured throughput of hosts, and `rate` the measured rate from one host to another. `sent` is
-    the number of bytes that are transferred for each byte of a slice. `overlaps` says whether
-    workers push and pull at the same time."""
+    gives the host of each server, `workers` the number of workers on each host that has workers,
+    `throughputs` the measured throughput of hosts, and `rate` the measured rate from one host to
+    another. `sent` is the number of bytes that are transferred for each byte of a slice. `overlaps`
+    says whether workers push and pull at the same time."""
     known = {host: value / sent for host, value in throughputs.items() if is_rate(value)}
     hosts = {*servers.values(), *workers}
     if not hosts & known.keys():
@@ -117,11 +117,11 @@ def _slowest_link(
     most = math.inf
     for other, count in workers.items():
         measured = [each for each in (rate(host, other), rate(other, host)) if is_rate(each)]
-        if other == host or not count or not measured:
+        if other == host or not measured:
             continue
         slowest = min(measured) / sent
         if slowest < _EXPLAINED * min(shares[host], shares[other]):
-            shared = 2 if workers.get(host) and other in servers else 1
+            shared = 2 if host in workers and other in servers else 1
             most = min(most, slowest / (count * shared))
     return most
 
@@ -131,7 +131,7 @@ def _links(host: str, servers: Mapping[str, int], workers: Mapping[str, int]) ->
     peers: set[str] = set()
     if host in servers:
         peers |= workers.keys()
-    if workers.get(host):
+    if host in workers:
         peers |= servers.keys()
     return max(1, len(peers - {host}))
 

@@ -5,7 +5,7 @@ import msgspec
 from polyrhythm.core import effects as fx
 from polyrhythm.core.machine import Effect
 from polyrhythm.wire import messages as m
-from tests.core.stage import Stage, of, sent
+from tests.core.stage import Stage, of, sent, spec
 
 
 def with_data(**job: object) -> Stage:
@@ -201,3 +201,62 @@ def test_without_rounds_a_view_change_waits_for_all_servers_although_routes_chan
     assert sent(effects, m.Fold, "s2"), "the order is sent again"
     effects = stage.tell(m.Folded(server=2, routing=stage.routing, round=fold))
     assert leased_points(effects, 0) == 40
+
+
+def placed(stage: Stage, **by_server: m.Placed) -> list[Effect]:
+    """Let every server follow the present routes; `by_server`: what some of them say."""
+    return [
+        effect
+        for server in range(3)
+        for effect in stage.tell(
+            by_server.get(f"s{server}", m.Placed(server=server, routing=stage.routing, round=1))
+        )
+    ]
+
+
+def test_the_routes_of_a_move_in_a_fold_name_the_contributions_of_this_fold() -> None:
+    """All primaries have folded round 1 when a slice gets its new primary, before workers are
+    released. The contribution of round 1 is in every slice and must not be sent again."""
+    stage = Stage(workers=1, servers=2).begin()
+    stage.server(2)
+    placed(stage)
+    for primary in (0, 1):
+        stage.tell(m.CaughtUp(server=primary, peer=2, routing=stage.routing))
+    placed(stage)
+    stage.contribute(0, 1)
+    (place,) = sent(stage.folded(1), m.Place, "s2")
+    assert any(route.primary == 2 for route in place.routes)
+    effects = placed(stage)
+    assert [routing.secured for routing in sent(effects, m.Routing, "w0")] == [1]
+    assert [release.round for release in sent(effects, m.Release)] == [1]
+    stage.contribute(0, 2, 2)
+    arrived = m.Arrived(**stage.who(0), server=2, routing=stage.routing, sequence=2, round=2)
+    assert sent(stage.tell(arrived), m.Fold)
+    assert stage.lead._rounds.folded == 1, "no server has folded round 2 yet"
+
+
+def test_a_server_that_gets_a_slice_without_this_fold_must_fold_again() -> None:
+    """s0 has folded round 1 in its own slices when it becomes the primary of a slice of s1, which
+    died before its replica had the fold."""
+    stage = Stage(workers=1, servers=3, replicas=1)
+    stage.hello("worker-0")
+    stage.attach(0, spec((16 * 12,)))
+    stage.from_servers(m.Placed)
+    stage.from_servers(m.Seeded)
+    stage.folded(0)
+    stage.contribute(0, 1)
+    for server in (0, 2):
+        stage.tell(m.Folded(server=server, routing=stage.routing, round=1, weight=2.0))
+    (place,) = sent(stage.closed("s1"), m.Place, "s0")
+    assert {route.primary for route in place.routes} == {0, 2}
+    row = (m.Row(0, stage.incarnations[0], 1),)
+    effects = []
+    for server, round_ in ((0, 0), (2, 1)):
+        effects += stage.tell(
+            m.Placed(server=server, routing=stage.routing, round=round_, rows=row)
+        )
+    assert [fold.round for fold in sent(effects, m.Fold, "s0")] == [1]
+    assert not sent(effects, m.Fold, "s2")
+    assert not sent(effects, m.Release), "s0 has not folded all of its slices yet"
+    effects = stage.tell(m.Folded(server=0, routing=stage.routing, round=1, weight=2.0))
+    assert [release.round for release in sent(effects, m.Release)] == [1]
