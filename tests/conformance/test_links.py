@@ -1,6 +1,8 @@
 """The same tests for every kind of link: tcp over loopback, local over an abstract socket, memory,
 and a link whose carrier changes every byte (`masked.py`)."""
 
+import contextlib
+import fcntl
 import gc
 import mmap
 import os
@@ -10,11 +12,12 @@ import threading
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from polyrhythm.errors import FrameError, LinkError
+from polyrhythm.errors import FrameError, LinkEnded, LinkError
 from polyrhythm.io.link import Link
 from polyrhythm.io.local import dial_local, listen_local, local_link
 from polyrhythm.io.memory import memory_pair
@@ -270,6 +273,36 @@ def test_over_tcp_a_link_is_closed_when_all_bytes_have_arrived(
     assert len(received(pair.there)) == nbytes
     closing.join(10)
     assert on_the_way == [0]
+    disconnect(pair)
+
+
+@pytest.mark.parametrize("thread", ["closing", "reading"])
+def test_a_tcp_link_may_be_disposed_of_while_another_thread_counts_its_bytes(
+    monkeypatch: pytest.MonkeyPatch, thread: str
+) -> None:
+    """Otherwise the number of its socket may belong to another file, or to none, when it counts."""
+    pair = connect("tcp")
+    pair.agree(Digest.NONE)
+    end, sock = pair.there, pair.there._sock
+    end.measure_with(lambda peer, began, ended, nbytes: None)
+    pair.here.send(part(), (memoryview(bytes(192 * 1024)),))
+    disposing = threading.Thread(target=end.dispose)
+
+    def count(fd: int, what: int, argument: bytes) -> bytes:
+        """Before the first count, let another thread dispose of the link, unless a lock prevents it."""
+        if disposing.ident is None:
+            disposing.start()
+            wait_until(lambda: end._lock.locked() or not disposing.is_alive(), "the other's turn")
+        return fcntl.ioctl(fd, what, argument)
+
+    monkeypatch.setattr("polyrhythm.io.stream.fcntl", SimpleNamespace(ioctl=count))
+    if thread == "closing":
+        end.close()
+    else:
+        with contextlib.suppress(LinkEnded):  # the link may end before its last byte is read
+            end.receive()
+    disposing.join(10)
+    assert sock.fileno() < 0
     disconnect(pair)
 
 

@@ -160,14 +160,19 @@ _NOTHING = struct.pack("i", 0)
 
 
 def unread_nbytes(sock: socket.socket) -> int:
-    """How many bytes have arrived at this socket that were not read yet."""
-    return int(struct.unpack("i", fcntl.ioctl(sock, termios.FIONREAD, _NOTHING))[0])
+    """How many bytes have arrived at this socket that were not read yet; 0 if it is closed."""
+    return _count(sock, termios.FIONREAD)
 
 
 def undelivered_nbytes(sock: socket.socket) -> int:
     """How many bytes the peer's machine has not acknowledged yet; 0 if the TCP socket is closed."""
+    return _count(sock, termios.TIOCOUTQ)
+
+
+def _count(sock: socket.socket, what: int) -> int:
+    """*While a thread counts, no other thread may close the socket.*"""
     fd = sock.fileno()
-    return int(struct.unpack("i", fcntl.ioctl(fd, termios.TIOCOUTQ, _NOTHING))[0]) if fd >= 0 else 0
+    return int(struct.unpack("i", fcntl.ioctl(fd, what, _NOTHING))[0]) if fd >= 0 else 0
 
 
 class Mark(NamedTuple):
@@ -349,16 +354,20 @@ class StreamLink:
         """The head of a frame has been read, and its payload follows."""
         self._awaited = self._decoder.missing
         if self._awaited >= LEAST_NBYTES:
-            now = Mark(time.monotonic_ns(), self._read_nbytes + unread_nbytes(self._sock))
+            now = self._mark()
             self._began = self._ended if self._ended.goes_on(self._began, now) else now
 
     def _end_measuring(self) -> None:
         awaited, self._awaited = self._awaited or 0, None
         if self._measure is not None and awaited >= LEAST_NBYTES:
             began = self._began
-            self._ended = Mark(time.monotonic_ns(), self._read_nbytes + unread_nbytes(self._sock))
+            self._ended = self._mark()
             arrived = self._ended.nbytes - began.nbytes
             self._measure(self.peer, began.at_ns, self._ended.at_ns, arrived)
+
+    def _mark(self) -> Mark:
+        with self._lock:
+            return Mark(time.monotonic_ns(), self._read_nbytes + unread_nbytes(self._sock))
 
     def _read(self, target: memoryview, wait: int) -> int:
         try:
@@ -554,15 +563,21 @@ class StreamLink:
             not self._closed
             and self._sock.family != socket.AF_UNIX
             and not self.hung_up()
-            and undelivered_nbytes(self._sock)
+            and self._undelivered_nbytes()
             and time.monotonic() < until_s
         ):
             time.sleep(_LOOK_S)
 
+    def _undelivered_nbytes(self) -> int:
+        with self._lock:
+            return undelivered_nbytes(self._sock)
+
     def dispose(self) -> None:
+        """Close the socket. Other threads may close the link, or read it, at the same time."""
         if self._sender is not None and self._sender is not threading.current_thread():
             self._sender.join(_LINGER_S)
-        self._sock.close()
+        with self._lock:
+            self._sock.close()
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"{len(self._outbox)} frames queued"
