@@ -61,13 +61,13 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     """Keep garbage collection from searching the modules and tests again and again. Let torch, numpy
     and scikit-learn use one thread: the test processes already keep all processors busy, and threads
     that wait for each other spin. Switch oneDNN off: on ARM it takes several times longer than torch
-    itself for the small layers of tests. Import what the first optimizer needs before test processes
-    are forked, because it takes 1.3 s."""
+    itself for the small layers of tests. Import torch's compiler, which the first optimizer needs,
+    before test processes are forked, because it takes 1.3 s."""
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(1)
         sys.modules["torch"].backends.mkldnn.enabled = False
         if getattr(session.config, "workerinput", {}).get("workerid") == COLLECTED:
-            importlib.import_module("polyrhythm.tensors.optimizers").load_optimizers()
+            importlib.import_module("torch._dynamo")
     threadpool_limits(1)
     gc.enable()
     gc.collect()

@@ -387,12 +387,12 @@ def _warm_up() -> None:
     import polyrhythm.engines.worker_process
     import polyrhythm.learn.pointwise.runner  # noqa: F401
     from polyrhythm.cli.main import make_app
-    from polyrhythm.tensors.optimizers import load_optimizers
+    from polyrhythm.tensors.compiler import prepare_optimizers
 
     make_app()  # building the commands imports their modules
     with contextlib.suppress(ImportError):
         importlib.import_module("typer._adapters")  # typer imports this module for its first flag
-    load_optimizers()
+    prepare_optimizers(steps=True)
     torch.backends.mkldnn.enabled = False  # type: ignore[assignment]  # as in tests/conftest.py
     _record_no_tracebacks()
 

@@ -9,11 +9,12 @@ from typing import Any
 
 import msgspec
 
+from polyrhythm.core.kinds import steps_on_workers
 from polyrhythm.engines.process import SocketControl, run_process
 from polyrhythm.engines.requests import ChildRequest
 from polyrhythm.engines.server_process import serve
 from polyrhythm.engines.worker_process import work
-from polyrhythm.tensors.optimizers import load_optimizers
+from polyrhythm.tensors.compiler import prepare_optimizers
 
 
 def keep_out_of(folder: Path) -> None:
@@ -35,7 +36,7 @@ def main(port: str, name: str, folder: str) -> None:
     with engine.makefile("rb", buffering=0) as lines:
         request = msgspec.json.decode(lines.readline(), type=ChildRequest)
     keep_out_of(Path(folder))
-    load_optimizers()
+    prepare_optimizers(steps=steps_on_workers(request.job.kind))
     control = SocketControl(engine, lambda: None)
     status = run_process(request, control, serve if request.role == "server" else work)
     sys.stdout.flush()

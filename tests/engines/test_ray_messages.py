@@ -83,7 +83,7 @@ def test_the_output_of_a_process_ends_though_its_file_is_deleted_and_a_thread_go
 
 
 def test_a_request_of_another_version_is_refused_before_it_is_read() -> None:
-    process = RayProcess("s0", "server", 1)
+    process = RayProcess("s0", "server", "gradient", 1)
     process.run(b"not for this version", b"", "0.0.0")
     heard = process._outbox.take(0, 0)
     (told,) = [data for printed, data in heard.entries if not printed]

@@ -68,9 +68,9 @@ LOOK = """
 import os
 import torch
 from polyrhythm.engines.cuda import look_for_cuda_in_child
-from polyrhythm.tensors.optimizers import load_optimizers
+from polyrhythm.tensors.compiler import prepare_optimizers
 
-load_optimizers()
+prepare_optimizers(steps=False)
 found = look_for_cuda_in_child()
 assert found.forked and found.count > 0, found
 assert not torch.cuda.is_initialized()

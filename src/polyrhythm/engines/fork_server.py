@@ -23,24 +23,24 @@ import msgspec
 from polyrhythm.engines import output
 from polyrhythm.engines.cuda import look_for_cuda_in_child
 from polyrhythm.engines.process import SocketControl, run_process
-from polyrhythm.engines.requests import LOOK_FOR_CUDA, ChildRequest, Exit, Told, pack_line
+from polyrhythm.engines.requests import LOOK_FOR_CUDA, STEPS, ChildRequest, Exit, Told, pack_line
 from polyrhythm.engines.server_process import serve
 from polyrhythm.engines.worker_process import work
 from polyrhythm.io.limits import none_left, too_few
 from polyrhythm.learn.load import JOBS, load_module
 from polyrhythm.observe.output import log_file
-from polyrhythm.tensors.optimizers import load_optimizers
+from polyrhythm.tensors.compiler import prepare_optimizers
 
 _MOST_NBYTES = 1 << 20
 
 
-def main(engine: socket.socket, preload: list[str], *, cuda: bool) -> None:
+def main(engine: socket.socket, preload: list[str], *, cuda: bool, steps: bool) -> None:
     """`preload`: the jobs whose modules are imported. `cuda`: look for CUDA devices, and report
-    them."""
+    them. `steps`: the workers make steps of their optimizers."""
     for job in preload:
         if job in JOBS:
             load_module(job)
-    load_optimizers()
+    prepare_optimizers(steps=steps)
     if cuda:
         _tell(engine, Exit(found=look_for_cuda_in_child()), set())
     gc.collect()
@@ -138,5 +138,10 @@ if __name__ == "__main__":
         signal.signal(number, signal.SIG_IGN)
     descriptor, run, *options = sys.argv[1:]
     output.set_title(f"polyrhythm: fork server of {run}", "fork server")
-    preload = [option for option in options if option != LOOK_FOR_CUDA]
-    main(socket.socket(fileno=int(descriptor)), preload, cuda=LOOK_FOR_CUDA in options)
+    preload = [option for option in options if option not in (LOOK_FOR_CUDA, STEPS)]
+    main(
+        socket.socket(fileno=int(descriptor)),
+        preload,
+        cuda=LOOK_FOR_CUDA in options,
+        steps=STEPS in options,
+    )

@@ -16,12 +16,13 @@ from pathlib import Path
 import msgspec
 
 from polyrhythm.core.devices import CudaFound, assign, may_use_cuda
+from polyrhythm.core.kinds import steps_on_workers
 from polyrhythm.engines.engine import EngineRun, EngineWatch
 from polyrhythm.engines.environment import environment
 from polyrhythm.engines.exits import ending
 from polyrhythm.engines.host import Exited, HostEvent, HostLost, ProcessReported
 from polyrhythm.engines.output import LogSizes, finish_renaming
-from polyrhythm.engines.requests import LOOK_FOR_CUDA, ChildRequest, Exit, Told, pack_line
+from polyrhythm.engines.requests import LOOK_FOR_CUDA, STEPS, ChildRequest, Exit, Told, pack_line
 from polyrhythm.engines.supervisor import Supervisor
 from polyrhythm.errors import JobFailed
 from polyrhythm.io.limits import none_left
@@ -111,6 +112,8 @@ class LocalHost:
         if any(may_use_cuda(request.device) for request in self._workers):
             self._devices = None
             arguments.append(LOOK_FOR_CUDA)
+        if steps_on_workers(self._job.kind):
+            arguments.append(STEPS)
         threads = [request.threads for request in self._workers]
         self._fork_server = subprocess.Popen(
             [*command, *arguments],

@@ -458,7 +458,7 @@ class RayHost:
                 **_options_of(demand),
                 **options,
             )
-            .remote(name, self._roles[name], self._threads_of(name))
+            .remote(name, self._roles[name], self._job.kind, self._threads_of(name))
         )
         actor = self._actors[name] = _Actor(name, demand, handle)
         actor.heard = handle.hear.remote(0)

@@ -24,6 +24,7 @@ import ray
 
 from polyrhythm.core.cluster import with_node
 from polyrhythm.core.devices import CudaFound, assign, may_use_cuda
+from polyrhythm.core.kinds import steps_on_workers
 from polyrhythm.engines.output import flush
 from polyrhythm.engines.requests import ChildRequest, Told, encode
 from polyrhythm.errors import PolyrhythmError
@@ -206,10 +207,11 @@ class OutputReader:
 class RayProcess:
     """The actor."""
 
-    def __init__(self, name: str, role: str, threads: int) -> None:
-        """`threads`: how many threads torch uses."""
+    def __init__(self, name: str, role: str, kind: str, threads: int) -> None:
+        """`kind`: of the job's contributions. `threads`: how many threads torch uses."""
         self._name = name
         self._role = role
+        self._steps = role == "worker" and steps_on_workers(kind)
         self._threads = threads
         self._inbox = Inbox()
         self._outbox = Outbox()
@@ -244,10 +246,10 @@ class RayProcess:
             rest_at_once()
         import torch
 
-        from polyrhythm.tensors.optimizers import load_optimizers
+        from polyrhythm.tensors.compiler import prepare_optimizers
 
         torch.set_num_threads(self._threads)
-        load_optimizers()
+        prepare_optimizers(steps=self._steps)
         _role(self._role)
 
     def run(self, request: bytes, code: bytes, version: str) -> None:

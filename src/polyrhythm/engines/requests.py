@@ -14,8 +14,9 @@ from polyrhythm.observe.journal import JournalPart
 from polyrhythm.wire.messages import Address, JobSpec
 from polyrhythm.wire.proof import Secret
 
-LOOK_FOR_CUDA = "--look-for-cuda"
-"""An argument of the fork server: report the CUDA devices of this host."""
+LOOK_FOR_CUDA, STEPS = "--look-for-cuda", "--steps"
+"""Arguments of the fork server: report the CUDA devices of this host; workers make steps of their
+optimizers."""
 
 
 class ReportLine(msgspec.Struct, frozen=True):

@@ -45,7 +45,7 @@ from polyrhythm.runtime.net.dial import DialerFromOutside, SocketDialer
 from polyrhythm.runtime.net.handshake import introduce, offers, patience
 from polyrhythm.runtime.options import NodeOptions
 from polyrhythm.runtime.server.node import ServerNode
-from polyrhythm.tensors.optimizers import load_optimizers
+from polyrhythm.tensors.compiler import prepare_optimizers
 from polyrhythm.wire import messages as m
 from polyrhythm.wire.messages.reasons import TOLD_TO_LEAVE
 from polyrhythm.wire.proof import Secret
@@ -231,7 +231,7 @@ def serve_remote(
     """
     settle_in()
     end_with_own_threads()
-    load_optimizers()  # this takes seconds, so it is done before the lead expects heartbeats
+    prepare_optimizers(steps=False)
     to_lead = dial_tcp(host, port, LEAD)
     try:
         listen_host = listen_on[0] or to_lead.host_here

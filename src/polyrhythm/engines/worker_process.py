@@ -67,6 +67,7 @@ from polyrhythm.runtime.net.dial import DialerFromOutside, SocketDialer
 from polyrhythm.runtime.operator import ask_lead, may_run
 from polyrhythm.runtime.options import NodeOptions
 from polyrhythm.runtime.worker.node import WorkerNode
+from polyrhythm.tensors.compiler import prepare_optimizers
 from polyrhythm.wire.messages import Address, JobSpec, OperatorRequest
 from polyrhythm.wire.messages.operator import CODE
 from polyrhythm.wire.messages.reasons import (
@@ -719,6 +720,7 @@ def run_remote(
     """
     settle_in()
     end_with_own_threads()
+    prepare_optimizers(steps=False)
     options = _options_from_outside(
         name,
         say,

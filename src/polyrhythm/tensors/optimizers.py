@@ -5,7 +5,7 @@
 
 import functools
 import inspect
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -35,13 +35,6 @@ TAKE_ROWS = ("SGD", "Adagrad", SPARSE_ADAM)
 """The optimizers that make a step with some rows of a gradient, as torch does. Weight decay changes
 every row, so a parameter group with weight decay takes whole gradients only."""
 _IMPLEMENTATION = ("fused", "foreach", "capturable", "differentiable")
-
-
-def load_optimizers() -> None:
-    """Import the modules that torch imports when a process makes its first optimizer and uses it.
-    There are hundreds of such modules. Importing them takes seconds, in which no heartbeat is sent.
-    So a process calls this before it joins a job."""
-    torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0).zero_grad()
 
 
 def describe_optimizer(optimizer: torch.optim.Optimizer) -> OptimizerSpec:
@@ -89,6 +82,14 @@ def build_optimizer(
     return optimizer
 
 
+def bare_step(optimizer: torch.optim.Optimizer) -> Callable[[torch.optim.Optimizer], object]:
+    """The function `step` of an optimizer, to be called without gradients of its own (`no_grad`), and
+    without torch's hooks for its profiler and compiler. These hooks take longer than a small step, and
+    load the compiler (`tensors/compiler.py`)."""
+    step: Callable[[torch.optim.Optimizer], object] = inspect.unwrap(type(optimizer).step)
+    return step
+
+
 def options_of(spec: OptimizerSpec, group: int) -> dict[str, Any]:
     """The options of a parameter group, as torch's constructor takes them."""
     known = _parameters_of(spec.name)
@@ -123,8 +124,9 @@ def check_optimizer(spec: OptimizerSpec) -> None:
             return
         for (parameter,) in groups.values():
             parameter.grad = torch.zeros(1)
-        # torch checks some options only in `step`
-        build_optimizer(spec, groups, fused=False).step()
+        optimizer = build_optimizer(spec, groups, fused=False)
+        with torch.no_grad():
+            bare_step(optimizer)(optimizer)  # torch checks some options only in `step`
     except Exception as error:  # torch raises errors of many types for wrong options
         raise UsageError(f"{spec.name} cannot be built: {plain(str(error))}") from None
 

@@ -6,7 +6,6 @@ slice has its own sum, because the contribution of a worker that died while it s
 slices and not in others.
 """
 
-import inspect
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
@@ -19,7 +18,7 @@ from polyrhythm.tensors.held import Held
 from polyrhythm.tensors.held import State as State
 from polyrhythm.tensors.kernels import kernel_of
 from polyrhythm.tensors.momentum import Settle, settle_for
-from polyrhythm.tensors.optimizers import build_optimizer
+from polyrhythm.tensors.optimizers import bare_step, build_optimizer
 from polyrhythm.tensors.rows import Incoming, Rows, add_rows, average_rows, fill_unsent, weigh_rows
 from polyrhythm.tensors.updater import Stateless, without_rows
 from polyrhythm.wire.messages import OptimizerSpec, SliceStep
@@ -181,9 +180,7 @@ class Optimizer(Averaging):
             groups.setdefault(held.slice.group, []).append(self._params[held.slice.id])
         self._optimizer = build_optimizer(spec, groups, fused=fused)
         self._absences = Absences(held.slice for held in slices)
-        # the function `step` without torch's hooks for its profiler and compiler: these hooks take
-        # longer than a small step
-        self._bare_step = inspect.unwrap(type(self._optimizer).step)
+        self._bare_step = bare_step(self._optimizer)
         self._groups = dict(zip(sorted(groups), self._optimizer.param_groups, strict=True))
         self._fused = fused
         self._kernel = kernel_of(self._optimizer) if self._fused else None
