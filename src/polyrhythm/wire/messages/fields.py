@@ -9,7 +9,7 @@ from typing import Annotated, TypeAlias
 import msgspec
 from msgspec import Meta
 
-PROTOCOL = 5
+PROTOCOL = 6
 EVERY_SLICE = -1
 """A value of `Message.slice`: the message concerns all slices that this server holds."""
 MOST_IN_FLIGHT = 2

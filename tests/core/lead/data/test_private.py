@@ -201,6 +201,11 @@ def test_a_resumed_job_does_not_wait_for_the_data_of_workers_that_are_not_there(
     found = resumed_by_the_first()
     found.expect(["a"])
     assert found.plan.passes == 4 and found.plan.done
+    assert in_words(found.take_news()[-1]) == (
+        "b has not come back since the job resumed: passes leave its 60 points out until it does"
+    )
+    found.expect(["a"])
+    assert not found.take_news(), "it is said once"
 
 
 def test_passes_do_not_wait_without_end_for_a_worker_that_was_there_before() -> None:
@@ -231,3 +236,16 @@ def test_a_resumed_job_waits_for_data_sets_as_long_as_for_its_start() -> None:
     assert note.fields["fields"]["name"] == "worker-1"
     assert stage.lead._plan.passes == 4
     assert not of(stage.tick(100), fx.Note), "it is said once"
+
+
+def test_the_journal_names_workers_that_are_absent_when_a_resumed_job_opens() -> None:
+    chunks = (RecordedChunk(0, 40, 4, 0, "worker-0"), RecordedChunk(40, 100, 1, 0, "worker-1"))
+    record = Record(number=1, round=9, points=100, passes=1, chunks=chunks)
+    stage = Resumed(record, data_private=True, epochs=8, workers=1).begin()
+    (note,) = [
+        note
+        for note in of(stage.tell(m.Enrol(**stage.who(0), points=40, batch=4)), fx.Note)
+        if note.fields.get("reason") == "data-absent"
+    ]
+    assert note.fields["fields"]["name"] == "worker-1"
+    assert stage.lead._plan.passes == 4

@@ -115,6 +115,9 @@ class PrivateData:
     def expect(self, names: Collection[str]) -> None:
         """Wait only for the data sets of workers with these names, of all data sets in the
         checkpoint."""
+        for each in sorted(self._expected, key=lambda each: each.name):
+            if each.name not in names:
+                self._tell("data-absent", each.name, each.points, self.plan.points)
         if self._expected:
             self._expect_only(each for each in self._expected if each.name in names)
 
