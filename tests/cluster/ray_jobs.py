@@ -171,7 +171,7 @@ def trains(folder: Path) -> None:
 
 
 def nothing_is_left(cluster: RayCluster) -> None:
-    from polyrhythm.engines.ray import joined
+    from polyrhythm.engines.ray_cluster import joined
 
     with joined(cluster.address, 0):
         soon(lambda: left_on(cluster) == NOTHING, "actors or groups are left")

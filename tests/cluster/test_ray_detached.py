@@ -114,7 +114,7 @@ def test_the_answer_of_a_detached_job_is_kept_until_the_command_has_it(
     ray_cluster: RayCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever the job does, the command gets an answer, and the actor ends."""
-    from polyrhythm.engines.ray import joined
+    from polyrhythm.engines.ray_cluster import joined
     from polyrhythm.engines.ray_detached import LOG, detach
 
     with joined(ray_cluster.address, 0):

@@ -118,7 +118,7 @@ def ray_kill(name: str) -> None:
 def test_no_contribution_is_lost_or_doubled_by_20_restarts(
     ray_cluster: RayCluster, tmp_path: Path, seed: int, request: pytest.FixtureRequest
 ) -> None:
-    from polyrhythm.engines.ray import joined
+    from polyrhythm.engines.ray_cluster import joined
 
     say_how_again(request, seed)
     rng = random.Random(f"ray {seed}")

@@ -5,6 +5,7 @@ import pytest
 from polyrhythm.core.cluster import (
     CLIENT,
     ClusterNode,
+    ControlService,
     Demand,
     Placing,
     check_ray,
@@ -15,6 +16,7 @@ from polyrhythm.core.cluster import (
     node_lost,
     process_end,
     threads_for,
+    went_with_node,
     with_node,
     worker_range,
 )
@@ -202,6 +204,34 @@ def test_workers_that_lose_their_node_have_the_whole_time_again() -> None:
     assert placing.failure("no room", servers=True, workers=False, now_s=301.0) is None
     assert placing.failure("no room", servers=True, workers=False, now_s=360.9) is None
     assert placing.failure("no room", servers=True, workers=False, now_s=361.0) is not None
+
+
+# -- the control service -------------------------------------------------------------------------
+
+
+def test_a_job_ends_once_when_the_control_service_was_away_for_20_s() -> None:
+    control = ControlService()
+    assert control.on_look(None, 1.0) is None and not control.away
+    assert control.on_look("it hangs", 2.0) is None and control.away
+    assert control.on_look("it hangs", 21.9) is None
+    assert control.on_look("refused", 22.0) == (
+        "the Ray cluster does not answer any more (refused)"
+    )
+    assert control.on_look("refused", 23.0) is None and control.away
+
+
+def test_a_control_service_that_came_back_has_the_whole_time_again() -> None:
+    control = ControlService()
+    assert control.on_look("it hangs", 0.0) is None
+    assert control.on_look(None, 19.0) is None and not control.away
+    assert control.on_look("it hangs", 21.0) is None
+    assert control.on_look("it hangs", 40.9) is None
+    assert control.on_look("it hangs", 41.0) is not None
+
+
+def test_a_process_that_died_shortly_before_its_node_was_found_dead_died_with_it() -> None:
+    assert went_with_node(died_s=10.0, now_s=69.9)
+    assert not went_with_node(died_s=10.0, now_s=70.0)
 
 
 # -- how processes and nodes end -----------------------------------------------------------------

@@ -8,7 +8,8 @@ import pytest
 
 pytest.importorskip("ray")
 
-from polyrhythm.engines.ray_process import Inbox, Outbox, RayProcess
+from polyrhythm.engines.ray_messages import Inbox, Outbox
+from polyrhythm.engines.ray_process import RayProcess
 
 
 def test_an_entry_is_returned_again_until_it_is_confirmed() -> None:
@@ -55,7 +56,7 @@ def test_messages_are_read_in_the_order_of_their_numbers() -> None:
 
 PRINTS = """
 import os, sys, threading
-from polyrhythm.engines.ray_process import Outbox, OutputReader
+from polyrhythm.engines.ray_messages import Outbox, OutputReader
 
 def print_forever():
     while True:

@@ -256,6 +256,38 @@ class Placing:
         return f"the cluster has no room for this job after {self._timeout_s:g} s: {lack}"
 
 
+# -- the control service -------------------------------------------------------------------------
+
+_AWAY_S = 20.0
+"""How long the control service (GCS) of the cluster may be away before the job ends. Ray itself ends
+the command when it was away for a minute."""
+
+
+class ControlService:
+    """Whether the control service of the cluster answers."""
+
+    def __init__(self) -> None:
+        self._away_since_s: float | None = None
+        self._given_up = False
+
+    @property
+    def away(self) -> bool:
+        return self._away_since_s is not None
+
+    def on_look(self, fault: str | None, now_s: float) -> str | None:
+        """The cluster was looked at. `fault`: why the control service did not answer; None if it did.
+        Returns why the job must end; None if it can go on, or was told before."""
+        if fault is None:
+            self._away_since_s = None
+            return None
+        if self._away_since_s is None:
+            self._away_since_s = now_s
+        if self._given_up or now_s < self._away_since_s + _AWAY_S:
+            return None
+        self._given_up = True
+        return f"the Ray cluster does not answer any more ({fault})"
+
+
 # -- how processes and nodes end -----------------------------------------------------------------
 
 _UNKNOWN_END = "its process died: it was killed, ran out of memory, or crashed"
@@ -305,6 +337,15 @@ def with_node(failed: str, node: str) -> str:
 def node_died(node: str) -> str:
     """How a process ended whose node has died. `node`: its address; empty if it is not known."""
     return f"node {node} died" if node else "its node died"
+
+
+_NODE_S = 60.0
+"""Ray counts a node as dead only when it has not answered for a while."""
+
+
+def went_with_node(died_s: float, now_s: float) -> bool:
+    """Whether a process died because of its node, which is found dead now."""
+    return now_s < died_s + _NODE_S
 
 
 def died_with_node(text: str) -> bool:

@@ -26,7 +26,7 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from polyrhythm.core.cluster import AUTO, HERE, choose_address, process_end
-from polyrhythm.engines.ray import joined
+from polyrhythm.engines.ray_cluster import joined
 from polyrhythm.errors import JobFailed, PolyrhythmError, UsageError
 
 LOG = "command.log"

@@ -1,0 +1,245 @@
+"""Joins a Ray cluster, and looks at its nodes and at its control service (GCS)."""
+
+import atexit
+import contextlib
+import math
+import os
+import queue
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import ray
+
+from polyrhythm.core.cluster import AUTO, CLIENT, HERE, ClusterNode, check_ray, choose_address
+from polyrhythm.engines.output import flush
+from polyrhythm.errors import PolyrhythmError
+
+_DIAL_S = 5.0
+_LOOK_S = 1.0
+"""How often the nodes of the cluster are looked at."""
+_SILENT_S = 10.0
+"""How long a look at the cluster may take."""
+CLOSE_S = 10.0
+"""How long the last calls to the cluster may take."""
+_DEBUGGER = "PYTHONBREAKPOINT"
+
+# -- joining a cluster ---------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def joined(given: str | None, cpus: float) -> Iterator[None]:
+    """This process has joined a cluster within this context. `given`: the option --address. `cpus`: how
+    many CPUs a cluster must have that is started for this job."""
+    check_ray(ray.__version__)
+    before = _address_of_session()
+    address = choose_address(given, os.environ.get("RAY_ADDRESS"), before)
+    if before is not None:
+        yield
+        return
+    with _messages_of_ray_kept_away():
+        try:
+            with _settings_of_process_kept():
+                _join(address, cpus)
+            yield
+        finally:
+            if not within(CLOSE_S, ray.shutdown):
+                atexit.unregister(ray.shutdown)  # at the exit of this process it would wait again
+                atexit.register(_exit_without_ray)
+
+
+def _exit_without_ray() -> None:
+    """Threads of Ray hang, because the cluster does not answer, and this process would crash at its
+    exit."""
+    atexit.unregister(_exit_without_ray)
+    atexit._run_exitfuncs()
+    flush()
+    os._exit(1)
+
+
+def _address_of_session() -> str | None:
+    """The address of the cluster that this process has joined already."""
+    if ray.util.client.ray.is_connected():
+        return CLIENT
+    return ray.get_runtime_context().gcs_address if ray.is_initialized() else None
+
+
+def _join(address: str | None, cpus: float) -> None:
+    if address in (None, AUTO):
+        running = _running_cluster()
+        if running is None and address == AUTO:
+            raise PolyrhythmError(
+                "no Ray cluster runs on this machine: start one with 'ray start --head', or give"
+                " --address HOST:PORT"
+            )
+        address = running or HERE
+    elif address != HERE:
+        assert address is not None
+        _check_answers(address)
+    how: dict[str, Any] = {"log_to_driver": False, "logging_level": "critical"}
+    if address == HERE:
+        how["num_cpus"] = max(os.cpu_count() or 1, math.ceil(cpus))
+        how["include_dashboard"] = False
+    try:
+        ray.init(address, **how)
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        raise PolyrhythmError(f"cannot join the Ray cluster: {_first_line(error)}") from None
+
+
+def _running_cluster() -> str | None:
+    """The address of the cluster of this machine; None if none answers. Ray keeps a note of the newest
+    one, also when it was killed, and would wait for that one for minutes."""
+    try:
+        found: str = ray._private.services.get_ray_address_from_environment(AUTO, None)
+    except ConnectionError:
+        return None
+    return found if _control_fault(found) is None else None
+
+
+def _check_answers(address: str) -> None:
+    """Raise an error if no Ray cluster answers at this address. Without this check Ray would wait
+    for a minute, and then end this process."""
+    if (fault := _control_fault(address)) is not None:
+        raise PolyrhythmError(f"no Ray cluster answers at {address}: {fault}")
+
+
+def _control_fault(address: str) -> str | None:
+    """Why the control service of the cluster cannot be reached; None if it can."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), _DIAL_S).close()
+    except OSError as error:
+        return error.strerror or str(error) or type(error).__name__
+    return None
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().partition("\n")[0]
+
+
+@contextlib.contextmanager
+def _settings_of_process_kept() -> Iterator[None]:
+    """`ray.init` sets a handler for SIGTERM, and lets `breakpoint()` open a debugger of Ray. Both would
+    stay in this process after the job."""
+    debugger = os.environ.get(_DEBUGGER)
+    is_main = threading.current_thread() is threading.main_thread()
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        if is_main:
+            signal.signal(signal.SIGTERM, handler)
+        if debugger is None:
+            os.environ.pop(_DEBUGGER, None)
+        else:
+            os.environ[_DEBUGGER] = debugger
+
+
+@contextlib.contextmanager
+def _messages_of_ray_kept_away() -> Iterator[None]:
+    """Ray prints messages about dead actors and nodes on the stdout of the process that has called
+    `ray.init`, even if its logs are not printed there. A command that prints one JSON object must print
+    nothing else there, and reports such deaths itself. In a session that the user has begun, Ray prints
+    as usual."""
+    name = "print_to_stdstream"
+    shown = getattr(ray._private.worker, name, None)
+    if shown is not None:
+        setattr(ray._private.worker, name, lambda *args, **keywords: None)
+    try:
+        yield
+    finally:
+        if shown is not None:
+            setattr(ray._private.worker, name, shown)
+
+
+def within(seconds: float, act: Callable[[], object]) -> bool:
+    """Call this on another thread, because it may wait for a cluster that is gone. Returns whether it
+    came to its end in time. An error of Ray means that there is nothing left to do."""
+
+    def run() -> None:
+        with contextlib.suppress(Exception):
+            act()
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    return not thread.is_alive()
+
+
+# -- looking at the cluster ----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """The cluster at one moment."""
+
+    fault: str | None = None
+    """Why the control service could not be reached. If it could not, nothing else is known."""
+    nodes: Sequence[ClusterNode] = ()
+    free: Mapping[str, float] = field(default_factory=dict)
+    draining: frozenset[str] = frozenset()
+    """The ids of the nodes that will be taken away."""
+
+
+class ClusterWatch:
+    """Looks at the cluster on a thread of its own, because Ray's calls wait while the control service
+    is away."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        self._looks: queue.SimpleQueue[Look] = queue.SimpleQueue()
+        self._looked_s = time.monotonic()
+        self._ended = threading.Event()
+        threading.Thread(target=self._run, name="cluster", daemon=True).start()
+
+    def _run(self) -> None:
+        while not self._ended.is_set():
+            try:
+                fault = _control_fault(self._address)
+                found = look() if fault is None else Look(fault)
+            except Exception as error:
+                found = Look(_first_line(error) or type(error).__name__)
+            self._looks.put(found)
+            self._ended.wait(_LOOK_S)
+
+    def newest(self) -> Look | None:
+        """The last state of the cluster that was read since the last call; None if none was
+        read. A control service that hangs takes a connection and does not answer."""
+        found = None
+        with contextlib.suppress(queue.Empty):
+            while True:
+                found = self._looks.get_nowait()
+                self._looked_s = time.monotonic()
+        if found is None and time.monotonic() > self._looked_s + _SILENT_S:
+            return Look("it hangs")
+        return found
+
+    def end(self) -> None:
+        self._ended.set()
+
+
+def look() -> Look:
+    nodes = [
+        ClusterNode(
+            each["NodeID"],
+            each["NodeManagerAddress"],
+            each["Alive"],
+            each.get("Resources") or {},
+            each.get("Labels") or {},
+            each.get("DeathReasonMessage") or "",
+        )
+        for each in ray.nodes()
+    ]
+    return Look(None, nodes, ray.available_resources(), draining_nodes())
+
+
+def draining_nodes() -> frozenset[str]:
+    """The ids of the nodes that the cluster will take away, for example because of a spot warning. Ray
+    has no public function for this; Ray Train polls the same one."""
+    state = getattr(ray._private.state, "state", None)
+    get = getattr(state, "get_draining_nodes", None)
+    return frozenset() if get is None else frozenset(get())
