@@ -24,12 +24,21 @@ CORE: tuple[Mutant, ...] = (
     ),
     mutant(
         "sum-comes-after-its-primary",
-        "A worker takes a sum from a server that is not the primary of its slice any more.",
+        "A worker takes the sum of a server that was lost before the sum arrived.",
         "core:Assembly.land_early",
-        "self.routes[slice_].since > routing",
+        "self.early_since[slice_] > routing",
         "False",
         "tests/core/worker/test_early_sums.py"
         "::test_a_sum_that_comes_after_the_new_routes_is_dropped",
+    ),
+    mutant(
+        "sum-of-a-slice-that-moved-is-dropped",
+        "A slice moves after the fold while its sum is on its way: the worker waits for it for ever.",
+        "core:Assembly.land_early",
+        "self.early_since[slice_] > routing",
+        "self.routes[slice_].since > routing",
+        "tests/core/worker/test_early_sums.py"
+        "::test_a_sum_that_comes_after_its_slice_has_moved_counts",
     ),
     mutant(
         "sum-without-a-member",

@@ -89,6 +89,20 @@ def test_pulls_overlap_pushes_on_slow_hosts() -> None:
     assert took_s["workers"] < 0.75 * took_s["servers"]
 
 
+@pytest.mark.parametrize("at", [300, 2500, 4000])
+def test_slices_move_while_their_sums_are_on_the_way(at: int) -> None:
+    """Server 3 joins, and gets slices of server 2, whose host sends so slowly that the sums of a round
+    arrive after the fold, and after the new routes."""
+    slow = '[[hosts]]\nservers = [2]\noutgoing = "3MB"\nincoming = "30MB"\n'
+    text = JOB.format(where="workers", replicas=0, more="", bandwidth="1GB") + slow
+    for before, after in (("epochs = 6", "rounds = 8"), ("512kB", "128kB"), ("50ms", "1s")):
+        text = text.replace(before, after)
+    done = Run(text + EVENT.format(at=at, what="join", who="server", number=3))
+    promoted = [line["promoted"] for line in done.lines("rerouted")]
+    assert done.end.reason.code == "goal" and promoted and set().union(*promoted) == {"s3"}
+    assert assert_equal_steps(done) == 7
+
+
 @settings(max_examples=10, deadline=None)
 @given(
     at=st.integers(50, 500),

@@ -315,9 +315,11 @@ class Rejoin(Effect, frozen=True):
 
 
 class PrepareBuffers(Effect, frozen=True):
-    """Allocate the push buffers: the lead has accepted the model and routed its slices."""
+    """Allocate the push buffers: the lead has accepted the model and routed its slices.
+    `early_since`: per slice, the routing epoch since which sums count that are sent before a fold."""
 
     routes: tuple[Route, ...]
+    early_since: tuple[int, ...] = ()
 
 
 class SeedSlices(Effect, frozen=True):

@@ -43,6 +43,30 @@ def test_a_sum_that_comes_after_the_new_routes_is_dropped() -> None:
     assert assembly.whole and assembly.version == 4
 
 
+MOVED = (Route(0, since=1), Route(2, since=2), *BEFORE[2:])
+"""Slice 1 has moved from server 1 to server 2 between the fold and the release of version 5."""
+
+
+def test_a_sum_that_comes_after_its_slice_has_moved_counts() -> None:
+    """The former primary has sent it, and the new one does not send it again."""
+    assembly = landed(4)
+    assembly.reroute(MOVED)
+    assembly.land_early(1, 1, 5, routing=1)
+    for slice_ in (0, 2, 3):
+        assembly.land_early(BEFORE[slice_].primary, slice_, 5, routing=2)
+    assert assembly.whole and assembly.version == 5
+
+
+def test_a_sum_of_a_lost_server_is_dropped_though_its_slice_has_moved_since() -> None:
+    assembly = landed(4)
+    follow(assembly)
+    assembly.reroute((AFTER[0], Route(2, since=3), *AFTER[2:]))
+    assembly.land_early(1, 1, 5, routing=1)
+    assert assembly.whole and assembly.version == 4
+    assembly.land_early(0, 1, 5, routing=2)
+    assert assembly.newest == 5
+
+
 def test_a_sum_of_an_ordered_fold_is_kept_though_its_server_is_lost() -> None:
     """Its replicas have it too."""
     assembly = landed(4)

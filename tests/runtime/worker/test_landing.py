@@ -184,6 +184,23 @@ def test_a_kept_slice_is_written_after_the_late_one_that_arrives() -> None:
         worker.close()
 
 
+@pytest.mark.parametrize("lost", [True, False], ids=["lost", "moved"])
+def test_a_sum_counts_though_its_slice_has_moved_but_not_if_its_server_is_lost(lost: bool) -> None:
+    """s0 sends a sum before the fold. Slice 0 gets another primary before the sum is read."""
+    worker = Worker()
+    try:
+        worker.landing.follow(BEFORE, (1, 1))
+        worker.expect(5)
+        early = m.Parameters(server=0, slice=0, round=5, routing=1, early=True)
+        worker.there[0].send(early, (_values(5.0),))
+        worker.landing.follow(AFTER, (2 if lost else 1, 1))
+        worker.read_all(0)
+        assert worker.slice_of(0) == ({0.0} if lost else {5.0})
+        assert len(worker.events) == (0 if lost else 1)
+    finally:
+        worker.close()
+
+
 def test_a_slice_that_never_came_completely_does_not_disturb_its_server() -> None:
     """The link to s0 breaks in the middle of slice 0. Over its successor slice 1 arrives, while slice 0
     comes from s1."""

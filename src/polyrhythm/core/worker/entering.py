@@ -5,7 +5,7 @@ and reads from them.
 """
 
 from polyrhythm.core import events as ev
-from polyrhythm.core.effects import TakeChunks
+from polyrhythm.core.effects import PrepareBuffers, TakeChunks
 from polyrhythm.core.worker.leaving import Departure
 from polyrhythm.core.worker.lifecycle import Phase
 from polyrhythm.core.worker.pulls import Assembly, Missing
@@ -82,6 +82,7 @@ class Entry:
         state.joining.routed = True
         state.pushes.relinking.clear()
         state.mode.landing = Assembly(message.routes)
+        self._prepare_buffers()
         state.mode.follow_first_routes()
         state.enter(Phase.PLACING, now_ns)
         if state.points is not None:
@@ -104,6 +105,7 @@ class Entry:
         if missing is Missing.VERSIONS:
             mode.landing.drop_early(message.routes)
         mode.landing.reroute(message.routes)
+        self._prepare_buffers()
         self._training.share_if_ready()
         state.joining.seed(message)
         state.pushes.reroute(message.routes, message.secured)
@@ -115,6 +117,10 @@ class Entry:
         enough = state.leaves and (state.user_computes or mode.landing.whole)
         if mode.read_again(state.pushes.sequence, state.phase, missing, enough=enough):
             self._training.resume_if_whole(now_ns)
+
+    def _prepare_buffers(self) -> None:
+        landing = self._state.mode.landing
+        self._state.outbox.out.append(PrepareBuffers(landing.routes, landing.early_since))
 
     def _missing(self, routes: tuple[m.Route, ...]) -> Missing:
         """What may fail to arrive when the worker begins to follow these routes."""

@@ -8,7 +8,7 @@ lead keeps it as a member.*
 
 from dataclasses import dataclass
 
-from polyrhythm.core.effects import Dial, PrepareBuffers, SeedSlices
+from polyrhythm.core.effects import Dial, SeedSlices
 from polyrhythm.core.links import Links
 from polyrhythm.core.machine import Reason
 from polyrhythm.core.names import server_name
@@ -117,7 +117,6 @@ class Joining:
         # server
         self.parted = None
         self._outbox.routing = message.routing
-        self._outbox.out.append(PrepareBuffers(message.routes))
         return message
 
     def seed(self, message: m.Routing) -> None:

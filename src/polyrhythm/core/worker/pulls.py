@@ -32,7 +32,17 @@ class Assembly:
     """Records which version of each slice is in the worker's parameters. Without rounds, the
     version of a slice is the ticket of the pull that brought it."""
 
-    __slots__ = ("_counts", "_early", "_versions", "newest", "routes", "slices", "version", "whole")
+    __slots__ = (
+        "_counts",
+        "_early",
+        "_versions",
+        "early_since",
+        "newest",
+        "routes",
+        "slices",
+        "version",
+        "whole",
+    )
 
     def __init__(self, routes: tuple[Route, ...] = ()) -> None:
         self.routes = routes
@@ -51,6 +61,12 @@ class Assembly:
         """With `--optimizer-on workers`: the slices whose sum has arrived before the lead ordered
         the fold. The value is the version that the slice had before."""
 
+        self.early_since = tuple(route.since for route in routes)
+        """Per slice, the routing epoch since which such sums count. It rises only when a slice gets
+        another primary because a server is lost: sums of the lost server are dropped. *When a slice
+        moves between a fold and the release, a sum of its former primary may still be on its way. It
+        is part of the fold, and the new primary does not send it again.*"""
+
     def leads_elsewhere(self, routes: tuple[Route, ...]) -> bool:
         """Whether some slice has another primary in these routes."""
         pairs = zip(routes, self.routes, strict=True)
@@ -62,10 +78,10 @@ class Assembly:
         self.slices = _by_primary(routes)
 
     def land_early(self, server: int, slice_: int, version: int, routing: int) -> None:
-        """Record a sum that has arrived before the lead ordered the fold. *It is dropped if its
-        slice has another primary now. Workers send their contributions again to that primary, which
-        adds them up again.*"""
-        if not 0 <= slice_ < len(self.routes) or self.routes[slice_].since > routing:
+        """Record a sum that was sent before the lead ordered the fold. *It is dropped if the slice's
+        primary was lost since. Workers send their contributions again to the new primary, which adds
+        them up again.*"""
+        if not 0 <= slice_ < len(self.routes) or self.early_since[slice_] > routing:
             return
         before = self.version if self.whole else self._versions[slice_]
         self.land(server, slice_, version)
@@ -75,6 +91,10 @@ class Assembly:
         """Routes change because a server is lost. Drop the sums that arrived before the lead
         ordered the fold, if their server is no longer the primary of their slice. *The lost server
         may have sent such a sum to some workers only, and no other process has it.*"""
+        self.early_since = tuple(
+            since if now.primary == before.primary else now.since
+            for now, before, since in zip(routes, self.routes, self.early_since, strict=True)
+        )
         early, self._early = self._early, {}
         for slice_, before in early.items():
             if routes[slice_].primary == self.routes[slice_].primary:

@@ -200,7 +200,7 @@ class MachineHost:
 
     def prepare_buffers(self, effect: fx.PrepareBuffers) -> None:
         self._pushing.prepare(effect.routes)
-        self._landing.follow(effect.routes)
+        self._landing.follow(effect.routes, effect.early_since)
 
     def rejoin(self, effect: fx.Rejoin) -> None:
         self._joining.rejoin(effect)

@@ -48,7 +48,7 @@ class Landing:
         self._kept: list[tuple[m.Parameters, memoryview | None]] = []
         self._keeping = threading.Lock()
         self._slices_of: dict[int, tuple[int, ...]] = {}
-        self._primary: dict[int, int] = {}
+        self._early_since: dict[int, int] = {}
         self._packed: dict[tuple[int, ...], list[tuple[Slice, int, int]]] = {}
         """Per set of slices that a server sends in one piece of memory: each slice with its offset and
         size in this piece."""
@@ -60,14 +60,16 @@ class Landing:
         self._model, self._own = own or model, own
         self._layout, self._reads_in_place = layout, in_place
 
-    def follow(self, routes: Sequence[m.Route]) -> None:
-        """Apply new routes: each server sends the slices of which it is the primary."""
+    def follow(self, routes: Sequence[m.Route], early_since: Sequence[int] = ()) -> None:
+        """Apply new routes: each server sends the slices of which it is the primary. `early_since`: per
+        slice, the routing epoch since which sums count that are sent before a fold."""
         assert self._layout is not None
         with self._keeping:
+            self._early_since = dict(enumerate(early_since))
             self._slices_of = {}
-            self._primary = {slice_.id: routes[slice_.id].primary for slice_ in self._layout.slices}
-            for slice_, server in self._primary.items():
-                self._slices_of[server] = (*self._slices_of.get(server, ()), slice_)
+            for slice_ in self._layout.slices:
+                server = routes[slice_.id].primary
+                self._slices_of[server] = (*self._slices_of.get(server, ()), slice_.id)
 
     def expect(self, effect: fx.Expect) -> None:
         """Any thread may call this. Slices that were kept are written by `land_kept`."""
@@ -178,10 +180,11 @@ class Landing:
         self._landed(message)
 
     def _land_early(self, message: m.Parameters, view: memoryview) -> None:
-        """Copy a sum that came before the fold was ordered, unless its slice has another primary since:
-        that primary's sum may be here already."""
+        """Copy a sum that was sent before the fold was ordered, unless its server was lost since: the
+        sum of the new primary may be here already."""
         with self._keeping:
-            if self._primary.get(message.slice) == message.server:
+            since = self._early_since.get(message.slice)
+            if since is not None and since <= message.routing:
                 self._land(message, view)
 
     def _landed(self, message: m.Parameters) -> None:

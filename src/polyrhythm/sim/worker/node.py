@@ -48,6 +48,7 @@ class WorkerProcess(SingleProcess):
         "_computing",
         "_deliveries",
         "_dial",
+        "_early_since",
         "_expected",
         "_heard_throttle",
         "_host",
@@ -60,7 +61,6 @@ class WorkerProcess(SingleProcess):
         "_nbytes",
         "_outbox",
         "_quantised",
-        "_routes",
         "_sums",
         "applied",
         "failure",
@@ -104,7 +104,7 @@ class WorkerProcess(SingleProcess):
         self._nbytes: dict[int, int] = {}
         self._quantised: dict[int, int] = {}
         """The slices that are quantised in contributions, with their sizes."""
-        self._routes: tuple[m.Route, ...] = ()
+        self._early_since: tuple[int, ...] = ()
         self._sums: dict[int, tuple[int, tuple[Given, ...]]] = {}
         """If that is checked: per slice, the version of the last sum that has come, and the
         contributions in it."""
@@ -200,7 +200,7 @@ class WorkerProcess(SingleProcess):
         """Measure what has come over network cards while the worker was ready to read it."""
         now_ns = self.clock.now_ns
         for message in batch:
-            nbytes = self._nbytes.get(message.slice, 0) if type(message) is m.Parameters else 0
+            nbytes = self._nbytes.get(message.slice, 0) if isinstance(message, m.Parameters) else 0
             if channel.first_byte_ns and nbytes >= LEAST_NBYTES:
                 bursts.add(channel.peer, channel.first_byte_ns, now_ns, nbytes)
 
@@ -255,8 +255,8 @@ class WorkerProcess(SingleProcess):
         if self._expected is None or message.round < self._expected:
             self._put(builders.skipped(message))
             return
-        if message.early and self._routes[message.slice].primary != message.server:
-            return  # the slice has another primary since
+        if message.early and self._early_since[message.slice] > message.routing:
+            return  # its server was lost since
         if type(message) is CarriedSum:
             self._sums[message.slice] = (message.round, message.cargo)
         now_ns = self.clock.now_ns
@@ -434,8 +434,8 @@ class WorkerProcess(SingleProcess):
         self.send(fx.Send(LEAD, effect.message))
 
     def prepare_buffers(self, effect: fx.PrepareBuffers) -> None:
-        """Note the routes. No bytes are sent, so there are no buffers."""
-        self._routes = effect.routes
+        """Note which sums count. No bytes are sent, so there are no buffers."""
+        self._early_since = effect.early_since
 
     def end(self, effect: fx.End) -> None:
         self._close()
