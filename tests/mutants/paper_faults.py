@@ -182,6 +182,14 @@ PAPERS: tuple[Mutant, ...] = (
         "tests/core/lead/test_lead_machine.py::test_a_round_by_the_clock_has_a_share_of_the_whole_batches",
     ),
     mutant(
+        "search-goes-below-a-batch",
+        "With kind gradient the search chooses rounds that each make a part of a step.",
+        "core:Bounds.least_useful_ns",
+        "self._batch_ns() if self.scaled else 0.0",
+        "0.0",
+        "tests/core/sync/test_interval.py::test_with_kind_gradient_no_shorter_round_than_a_batch_is_chosen",
+    ),
+    mutant(
         "servers-ignore-the-share",
         "A server makes a full step whatever share the lead says.",
         "core:Stepping.step",

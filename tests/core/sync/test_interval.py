@@ -426,6 +426,24 @@ def test_a_job_that_gains_only_from_short_intervals_gets_the_shortest_possible(
     assert interval.next().interval_ns / MS == pytest.approx(low_ms, rel=1e-3)
 
 
+@pytest.mark.parametrize(("phi_ms", "found_ms"), [(2, 9), (10, 10)])
+def test_with_kind_gradient_no_shorter_round_than_a_batch_is_chosen(
+    phi_ms: int, found_ms: float
+) -> None:
+    """A round with fewer points makes a part of a step, so it cannot gain more."""
+    training = Training(line(-900, 1), phi_ns=phi_ms * MS, micro_ns=5 * MS // 2, batch_ns=9 * MS)
+    interval = parse_interval("auto", "gradient")
+    training.until(interval, "interval-chosen")
+    assert interval.next().interval_ns / MS == pytest.approx(found_ms, rel=1e-3)
+
+
+@pytest.mark.parametrize("kind", ["gradient", "local"])
+def test_longer_rounds_than_a_batch_are_chosen_whatever_the_kind(kind: str) -> None:
+    interval = parse_interval("auto", kind)
+    Training(line(1, 1)).until(interval, "interval-chosen")
+    assert interval.next().interval_ns == 400 * MS
+
+
 def test_noise_alone_leaves_the_interval_where_the_users_batch_puts_it() -> None:
     """Every optimizer step gains the same, so the shortest interval would be best. But the noise of
     the readings is larger than the gain: in most of 200 trainings the interval stays near its

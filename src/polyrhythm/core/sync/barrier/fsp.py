@@ -17,7 +17,6 @@ from typing import ClassVar
 import msgspec
 from msgspec.structs import replace
 
-from polyrhythm.core.kinds import keeps_rows
 from polyrhythm.core.machine import Reason, Waiting
 from polyrhythm.core.sync.barrier.abandoning import parse_patience
 from polyrhythm.core.sync.barrier.bsp import Bsp
@@ -276,7 +275,7 @@ def _build(job: JobSpec) -> Fsp:
         raise UsageError(f"--coordination {job.coordination!r} is not known: choose one of {known}")
     return Fsp(
         Bsp(Timer.parse(job.timer)),
-        parse_interval(job.interval, rated=not keeps_rows(job.kind)),
+        parse_interval(job.interval, job.kind),
         job.coordination == "semi",
         parse_patience(job.abandon),
     )

@@ -88,9 +88,12 @@ class Bounds(msgspec.Struct):
     round anyway.
 
     `rated`: whether the user has chosen a learning rate, which fits batches of a certain size.
+    `scaled`: whether a round with fewer points than a batch of every worker makes a part of a step
+    (kind gradient).
     """
 
     rated: bool = True
+    scaled: bool = False
     _phis_ns: list[int] = []
     _micros_ns: list[int] = []
     _batches_ns: list[float] = []
@@ -126,6 +129,13 @@ class Bounds(msgspec.Struct):
         """Whether a chosen interval may stay. The interval may be a little below the lower limit,
         because the limit varies with the measured costs."""
         return interval_ns >= self.phi_ns and _VARY * interval_ns >= self.low_ns
+
+    @property
+    def least_useful_ns(self) -> float:
+        """The shortest interval that a search may choose, apart from the lower limit. With scaled
+        steps it is that of a batch: several parts of a step move the parameters as far as the whole
+        step over the same points, and each part costs a barrier."""
+        return self._batch_ns() if self.scaled else 0.0
 
     @property
     def high_ns(self) -> int:

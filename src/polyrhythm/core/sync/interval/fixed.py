@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from polyrhythm.core.kinds import keeps_rows, steps_on_servers
 from polyrhythm.core.machine import Reason
 from polyrhythm.core.sync.interval.base import (
     Bounds,
@@ -75,12 +76,13 @@ Interval: TypeAlias = FixedInterval | AutoInterval | BinaryInterval
 a closed round into account, and returns a reason if the interval changes."""
 
 
-def parse_interval(text: str, *, rated: bool = True) -> Interval:
-    """Build the algorithm that `--interval` names. `rated`: whether the user has chosen a learning
-    rate."""
+def parse_interval(text: str, kind: str = "local") -> Interval:
+    """Build the algorithm that `--interval` names, for contributions of this kind."""
     match text.strip():
+        case "auto" if keeps_rows(kind):
+            return AutoInterval.without_rate()
         case "auto":
-            return AutoInterval() if rated else AutoInterval.without_rate()
+            return AutoInterval.with_scaled_steps() if steps_on_servers(kind) else AutoInterval()
         case "binary":
             return BinaryInterval()
         case length:

@@ -14,7 +14,8 @@ comparisons give the slope of the line g and its standard error, and g gives the
 highest gain per second (`gain`). Each slope within three standard errors leads to such an interval.
 Of these, the one nearest to the starting interval is chosen, so noise alone does not move the
 interval. An interval that is too short costs at most half of the time, because it is never shorter
-than a barrier. One that is too long can make training fail.
+than a barrier. One that is too long can make training fail. With kind gradient no interval is chosen
+in which the workers visit fewer points than in a round of bsp: such a round makes a part of a step.
 
 The paper instead restores earlier parameters between two measurements, and trains on the same data
 twice. Here a part has several rounds. So measuring the objective takes at most a tenth of the time,
@@ -137,6 +138,11 @@ class AutoInterval(msgspec.Struct, tag=True):
     """The rounds between two checks, as a multiple of the rounds of a part."""
 
     @classmethod
+    def with_scaled_steps(cls) -> "AutoInterval":
+        """The interval for kind gradient, in which a short round makes a part of a step."""
+        return cls(Bounds(scaled=True))
+
+    @classmethod
     def without_rate(cls) -> "AutoInterval":
         """The interval for a kind without a learning rate."""
         return cls(Bounds(rated=False), _FIRST_UNRATED_NS)
@@ -216,8 +222,9 @@ class AutoInterval(msgspec.Struct, tag=True):
         if len(trial.rounds) < len(trial.plan):
             return None
         phi, tried_ns = self._bounds.phi_ns / 1e9, self._interval_ns
-        low_ns = self._bounds.clamp(tried_ns / _SHORTER)
         high_ns = self._bounds.clamp(tried_ns * _LONGER)
+        least_ns = max(tried_ns / _SHORTER, self._bounds.least_useful_ns)
+        low_ns = min(high_ns, self._bounds.clamp(least_ns))
         fit = _fit(trial)
         possible = [
             line.best_within(low_ns / 1e9, high_ns / 1e9, phi) for line in (fit.least, fit.most)
