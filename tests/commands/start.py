@@ -47,7 +47,7 @@ class _WarmServer:
     that binds the server's address starts the server."""
 
     def __init__(self) -> None:
-        self.loaded = _read_when_loaded(os.environ)
+        self.loaded = read_when_loaded(os.environ)
         self._process: subprocess.Popen[bytes] | None = None
         """The server, if this test process has started it."""
         until_s = time.monotonic() + _START_S
@@ -110,7 +110,7 @@ def warm_server() -> _WarmServer:
     return server
 
 
-def _read_when_loaded(env: Mapping[str, str]) -> dict[str, str]:
+def read_when_loaded(env: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in env.items() if name.startswith(_READ_WHEN_LOADED)}
 
 
@@ -283,8 +283,8 @@ class WarmForkServers(subprocess.Popen[bytes]):
         usual = {**environment([1]), _UNBUFFERED: "1"}
         if (
             [str(arg) for arg in args[1:3]] != ["-m", FORK_SERVER]
-            or _read_when_loaded(options["env"]) != _read_when_loaded(usual)
-            or _read_when_loaded(os.environ) != warm_server().loaded
+            or read_when_loaded(options["env"]) != read_when_loaded(usual)
+            or read_when_loaded(os.environ) != warm_server().loaded
         ):
             return super().__new__(cls)
         (engine_socket,) = options["pass_fds"]
@@ -320,7 +320,7 @@ def start(
     files and sockets each process of the command may open (`ulimit -n`)."""
     argv = [str(CLI), *(str(arg) for arg in args)]
     env = os.environ if env is None else env
-    if fresh or _read_when_loaded(env) != warm_server().loaded:
+    if fresh or read_when_loaded(env) != warm_server().loaded:
         inside = [] if network is None else ["ip", "netns", "exec", network]
         if descriptors is not None:
             inside += ["bash", "-c", f'ulimit -n {descriptors}; exec "$@"', "bash"]

@@ -1,16 +1,17 @@
 """Run the containers of a manifest as local processes: each has the command, the environment, the files
 and the working folder that the launcher would give to it. All of them have one host: the names of
-services stand for it, and paths of volumes are folders of the test."""
+services stand for it, and paths of volumes are folders of the test. The processes are forked
+(`tests/commands/start.py`), so they lack OMP_NUM_THREADS, which torch reads when it is loaded."""
 
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 
-CLI = str(Path(sys.executable).with_name("polyrhythm"))
+from tests.commands.start import Process, read_when_loaded, start
+
+_THREADS = "OMP_NUM_THREADS"
 
 
 class Containers:
@@ -19,27 +20,23 @@ class Containers:
         volumes, ports."""
         self._folder = folder
         self._replaced = replaced
-        self.running: list[subprocess.Popen[str]] = []
+        self.running: list[Process] = []
 
-    def start(
-        self, command: Iterable[str], env: Mapping[str, str], cwd: Path
-    ) -> subprocess.Popen[str]:
+    def start(self, command: Iterable[str], env: Mapping[str, str], cwd: Path) -> Process:
         """Start a container. Its output goes to a file of its number."""
         words = [self.here(word) for word in command]
         assert Path(words[0]).name == "polyrhythm"
         cwd.mkdir(exist_ok=True)
-        kept = {
-            name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH") if name in os.environ
-        }
+        image = {"PATH": os.environ["PATH"], **read_when_loaded(os.environ)}
+        given = {name: value for name, value in env.items() if name != _THREADS}
         log = self.log(len(self.running))
         with log.open("w") as output:
-            process = subprocess.Popen(
-                [CLI, *words[1:]],
+            process = start(
+                *words[1:],
                 cwd=cwd,
-                env={**kept, "HOME": str(self._folder), **env},
+                env={**image, "HOME": str(self._folder), **given},
                 stdout=output,
-                stderr=subprocess.STDOUT,
-                text=True,
+                stderr=output,
                 start_new_session=True,
             )
         self.running.append(process)

@@ -22,7 +22,7 @@ from polyrhythm.errors import PolyrhythmError, UsageError
 from polyrhythm.manifests.yaml_text import block, scalar
 from polyrhythm.observe.journal import read_journal
 from tests.cluster.processes import wait_until
-from tests.commands.start import CLI
+from tests.commands.start import CLI, Process
 from tests.manifests.containers import Containers
 
 Call = Callable[..., Result]
@@ -292,7 +292,7 @@ def test_its_containers_are_a_job_that_changes_its_size_and_ends(
 
     with Containers(tmp_path, here) as containers:
 
-        def start(workload: dict[str, Any]) -> subprocess.Popen[str]:
+        def start(workload: dict[str, Any]) -> Process:
             container = container_of(workload)
             place = "data" if "workingDir" in container else "home"
             return containers.start(container["command"], environment(container), tmp_path / place)
