@@ -14,6 +14,7 @@ import functools
 import hashlib
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 
 from polyrhythm.wire.messages import Route
 
@@ -39,13 +40,14 @@ class Ring:
 
     def clockwise(self, slice_: int) -> Iterator[int]:
         """Every server once, in clockwise order from the slice's hash."""
-        begin = bisect_right(self._points, _point(f"slice {slice_}"))
-        seen = set()
-        for step in range(len(self._owners)):
-            server = self._owners[(begin + step) % len(self._owners)]
+        step = bisect_right(self._points, _point(f"slice {slice_}"))
+        seen: set[int] = set()
+        while len(seen) < len(self.servers):
+            server = self._owners[step % len(self._owners)]
             if server not in seen:
                 seen.add(server)
                 yield server
+            step += 1
 
     def place(
         self, slices: int, replicas: int = 0, current: Mapping[int, Sequence[int]] | None = None
@@ -79,4 +81,4 @@ class Ring:
     def replicas(self, slice_: int, primary: int, replicas: int) -> tuple[int, ...]:
         """The first `replicas` servers clockwise that are not the slice's primary."""
         others = (server for server in self.clockwise(slice_) if server != primary)
-        return tuple(server for server, _ in zip(others, range(replicas), strict=False))
+        return tuple(islice(others, replicas))

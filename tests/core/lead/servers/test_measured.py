@@ -18,7 +18,7 @@ def on_hosts() -> Stage:
     """Two workers and a server, each on a host. The host of the second worker has the name of the
     first one's."""
     stage = Stage(workers=2, servers=0, sync="asp")
-    stage.job = replace(stage.job, servers=1)
+    stage.job = replace(stage.job, servers=1, slice_nbytes=MB)
     stage.lead = LeadMachine(stage.job)
     stage.server(0, address=address("c"), host="c")
     stage.hello("worker-0", host="a", identity="boot-a/net/1000")
