@@ -458,10 +458,12 @@ class RoutingTable(msgspec.Struct):
             )
 
     def _check_routes(self) -> None:
+        known = self.roster.addresses.keys()
         for slice_, route in enumerate(self.routes):
-            if len(set(route.holders)) != len(route.holders):
+            holders = {route.primary, *route.replicas, *route.learners}
+            if len(holders) <= len(route.replicas) + len(route.learners):
                 raise InvariantBroken(f"slice {slice_} is on one server twice: {route}")
-            if not set(route.holders) <= self.roster.addresses.keys():
+            if not known >= holders:
                 raise InvariantBroken(
                     f"slice {slice_} is routed to a server that was lost: {route}"
                 )
