@@ -6,7 +6,9 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -14,6 +16,7 @@ import torch
 from polyrhythm.core import effects as fx
 from polyrhythm.core.server.threads import adders_for, threads_for
 from polyrhythm.runtime.server.adding import OnArrivalAdding, RoundsAdding
+from tests.commands.start import Process, start_script
 
 CORES = 2
 SMALL, MIDDLE, LARGE = 1000, 4 * 2**20, 9 * 2**20
@@ -165,7 +168,7 @@ from polyrhythm.runtime.server import node
 from polyrhythm.tensors.updaters import Optimizer
 from polyrhythm.wire.messages import JobSpec
 
-sync, size, wanted = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+size, wanted, syncs = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]
 seen, fold = set(), Optimizer.fold
 
 def main(worker: pr.Worker) -> None:
@@ -181,32 +184,42 @@ def folding(self, *parts):
 
 if wanted:
     torch.set_num_threads(wanted)
-job = JobSpec(job="threads", servers=1, workers=1, rounds=3, sync=sync)
-with mock.patch.object(Optimizer, "fold", folding), mock.patch.object(node, "usable_cores", lambda: 16):
-    run_inline(job, main, timeout_s=120)
-print(json.dumps(sorted(seen)))
+for sync in syncs:
+    seen.clear()
+    job = JobSpec(job="threads", servers=1, workers=1, rounds=3, sync=sync)
+    with (
+        mock.patch.object(Optimizer, "fold", folding),
+        mock.patch.object(node, "usable_cores", lambda: 16),
+    ):
+        run_inline(job, main, timeout_s=120)
+    print(json.dumps(sorted(seen)))
 """
 
 
 @pytest.mark.parametrize(
-    ("sync", "nbytes", "omp", "torch_threads"),
+    ("nbytes", "torch_threads", "omp", "syncs"),
     [
-        pytest.param("asp", 400_000, "", 0, id="few bytes"),
-        pytest.param("asp", 4 * MB, "1", 0, id="OMP_NUM_THREADS without rounds"),
-        pytest.param("bsp", 4 * MB, "1", 0, id="OMP_NUM_THREADS with rounds"),
-        pytest.param("asp", 4 * MB, "", 1, id="torch.set_num_threads"),
+        pytest.param(400_000, 0, "", ["asp"], id="few bytes"),
+        pytest.param(4 * MB, 1, "", ["asp"], id="torch.set_num_threads"),
+        pytest.param(4 * MB, 0, "1", ["asp", "bsp"], id="OMP_NUM_THREADS"),
     ],
 )
 def test_a_server_uses_the_threads_that_pay_and_are_allowed(
-    sync: str, nbytes: int, omp: str, torch_threads: int
+    tmp_path: Path, nbytes: int, torch_threads: int, omp: str, syncs: list[str]
 ) -> None:
-    """The process believes that it has 16 cores."""
+    """The process believes that it has 16 cores. OpenMP reads its variable when torch is loaded, so
+    the process with this variable is executed."""
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+    arguments = [str(nbytes // 4), str(torch_threads), *syncs]
+    pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     env = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+    process: Process
     if omp:
-        env["OMP_NUM_THREADS"] = omp
-    command = [sys.executable, "-c", PROGRAM, sync, str(nbytes // 4), str(torch_threads)]
-    done = subprocess.run(
-        command, capture_output=True, text=True, check=False, timeout=120, env=env
-    )
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == [1]
+        command = [sys.executable, str(program), *arguments]
+        process = subprocess.Popen(command, env={**env, "OMP_NUM_THREADS": omp}, text=True, **pipes)
+    else:
+        process = start_script(program, *arguments, cwd=tmp_path, env=env, **pipes)
+    out, errors = process.communicate(timeout=120)
+    assert process.returncode == 0, errors
+    assert out is not None and [json.loads(line) for line in out.splitlines()] == [[1]] * len(syncs)
