@@ -19,7 +19,8 @@ from benchmarks.ray import documented
 from benchmarks.ray.digits_job import BATCH, PACE_MS, STEPS, build, tested
 from polyrhythm.api.hosts import child_requests
 from polyrhythm.cli.bench import final_reports, pushed_nbytes
-from polyrhythm.engines.engine import LOCAL, RAY, EngineWatch, choose_engine
+from polyrhythm.engines.engine import LOCAL, RAY, ClusterOptions, EngineWatch, choose_engine
+from polyrhythm.io.limits import usable_cores
 from polyrhythm.observe.journal import read_journal
 from polyrhythm.wire.messages import JobSpec
 
@@ -28,6 +29,8 @@ WORKERS = 4
 SIZES = ("102MB", "4MB")
 COUNTS = (1, 2, 4, 8)
 _GIVE_UP_S = 120.0
+_MOST_DEATHS = 4
+"""A worker that dies five times in a row soon after its start is not started again."""
 _STUDY_S = 45.0
 """No run is repeated after this time, so that all studies together take about ten minutes."""
 
@@ -86,9 +89,11 @@ def _rounds_per_s(engine: str, nbytes: int) -> float:
             **{"workers": str(WORKERS), "in_place": "no"},
         },
     )
+    # the server uses as many threads as it has CPUs; that of the local engine uses all cores
+    options = ClusterOptions(None, (), (f"CPU={usable_cores()}",)) if engine == RAY else None
     with _folder() as folder:
         requests = child_requests(spec, folder, link="local", digest="auto", threads=1)
-        run = choose_engine(engine).run(requests, EngineWatch(say=lambda line: None))
+        run = choose_engine(engine, options).run(requests, EngineWatch(say=lambda line: None))
         lines = list(read_journal(folder / "journal.jsonl"))
     if run.failed is not None or run.worker_failures:
         raise SystemExit(run.failed or "; ".join(run.worker_failures.values()))
@@ -179,7 +184,7 @@ def returning(repeat: int) -> dict[str, Any]:
 def _disturb(folder: Path, repeat: int, found: dict[str, list[float]]) -> None:
     try:
         _await_steps(folder, "worker-0", known=set(), steps=50)
-        for _ in _repeated(repeat):
+        for _ in _repeated(min(repeat, _MOST_DEATHS)):
             known = set(_marks(folder))
             newest = max(folder.glob("worker-0.*"), key=lambda file: file.stat().st_mtime)
             killed_s = time.monotonic()

@@ -77,7 +77,7 @@ class RayProcess:
 
         # torch reads these variables when it is loaded
         os.environ["OMP_NUM_THREADS"] = str(self._threads)
-        if self._threads == 1:
+        if self._threads == 1 or self._role == "server":
             rest_at_once()
         import torch
 
