@@ -5,6 +5,7 @@ from tests.mutants.mutant import Mutant, mutant
 
 _DECISIONS = "tests/core/test_cluster.py"
 _MESSAGES = "tests/engines/test_ray_messages.py"
+_COMPILER = "tests/tensors/test_compiler.py"
 
 CLUSTER: tuple[Mutant, ...] = (
     mutant(
@@ -104,5 +105,39 @@ CLUSTER: tuple[Mutant, ...] = (
         "pass",
         "tests/engines/test_cluster_events.py"
         "::test_workers_whose_machine_is_taken_away_leave_and_are_started_elsewhere",
+    ),
+    mutant(
+        "control-service-away-in-pieces",
+        "Short absences of the control service add up, and end the job.",
+        "core:ControlService.on_look",
+        "self._away_since_s = None",
+        "pass",
+        f"{_DECISIONS}::test_a_control_service_that_came_back_has_the_whole_time_again",
+    ),
+    mutant(
+        "node-takes-old-deaths",
+        "A process that died long before its node counts as lost with the node.",
+        "core:went_with_node",
+        "now_s < died_s + _NODE_S",
+        "True",
+        f"{_DECISIONS}::test_a_process_that_died_shortly_before_its_node_was_found_dead_died_with_it",
+    ),
+    mutant(
+        "marks-left-out-for-good",
+        "Torch's compiler traces methods of optimizers that torch has marked as not to be compiled.",
+        "tensors:_Watch.find_spec",
+        "fullname == COMPILER",
+        "False",
+        f"{_COMPILER}::test_compiled_code_that_uses_an_optimizer_is_as_in_plain_torch",
+        slow=True,
+    ),
+    mutant(
+        "first-optimizer-loads-the-compiler",
+        "Every process of a job loads torch's compiler, which takes as long as torch itself.",
+        "tensors:prepare_optimizers",
+        "setattr(function, _MARK, function)",
+        "pass",
+        f"{_COMPILER}::test_optimizers_do_not_load_the_compiler",
+        slow=True,
     ),
 )
