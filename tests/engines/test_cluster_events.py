@@ -4,6 +4,7 @@ import signal
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from polyrhythm.core.machine import Reason
 from polyrhythm.engines.host import Exited, MustLeave, Noticed, ProcessReported
@@ -101,6 +102,28 @@ def test_servers_whose_machine_is_taken_away_are_told_to_leave(tmp_path: Path) -
     told = [name for name, told in host.told if told.leave]
     assert told == ["s0", "s1"] and not host.sent
     assert run.respawned == {"s1": 1} and run.lost == 0
+
+
+@pytest.mark.parametrize("removed", [False, True])
+def test_a_server_that_ends_with_the_lead_does_not_count_as_lost(
+    tmp_path: Path, removed: bool
+) -> None:
+    """s1 may end before the lead's process says that the job is over. A job that resumes would go on
+    without it. A server that the lead has removed is lost."""
+    supervisor, host = supervisor_of(JobSpec(job="j", servers=2), tmp_path, [], servers=2)
+    lines = [{"at_s": 1.0, "what": "server-joined", "server": server} for server in (0, 1)]
+    if removed:
+        lines.append({"at_s": 2.0, "what": "server-lost", "server": 1, "reason": "died"})
+    part = JournalPart(None, [msgspec.Raw(msgspec.json.encode(line)) for line in lines])
+    host.events = [
+        ProcessReported("s0", Told(address=LEAD, journal=part)),
+        ProcessReported("s1", Told(failed="the lead is gone", orphaned=True)),
+        Exited("s1", 1, "exit status 1"),
+        ProcessReported("s0", Told(ended="s2 died", failed="s2 died", whole_job=True)),
+        Exited("s0", 0, "exit status 0"),
+        Exited("worker-0", 0, "exit status 0"),
+    ]
+    assert supervisor.run().lost == removed
 
 
 def test_a_line_about_the_death_of_the_lead_is_written_by_the_engine(tmp_path: Path) -> None:

@@ -616,7 +616,10 @@ class Supervisor:
         request = process.request
         gathered = self._members.gathered(self._job.servers)
         loss = loss_of(request.number, reported=process.reported, gathered=gathered)
-        if loss is not ProcessLoss.NOTHING and not over and not self._job.respawn:
+        # a server of the job that ends because the lead has ended is not dead: it may do so before
+        # the lead's process says that the job is over
+        follows = process.orphaned and self._members.has_server(request.number)
+        if loss is not ProcessLoss.NOTHING and not (over or follows or self._job.respawn):
             self._run.lost += 1
         if loss is ProcessLoss.LEAD:
             self._run.lead_lost = True
