@@ -195,9 +195,10 @@ def _end(processes: dict[str, Process]) -> None:
 
 
 def _environment(without: Sequence[str] = ()) -> None:
-    """Let the processes of a run find the benchmarks, and use one thread each."""
+    """Let the processes of a run find the benchmarks and this package, and use one thread each."""
     taken_out = (str(HERE / "without"),) if without else ()
-    os.environ["PYTHONPATH"] = os.pathsep.join((str(readme.ROOT), *taken_out))
+    here = (str(readme.ROOT), str(readme.ROOT / "src"))
+    os.environ["PYTHONPATH"] = os.pathsep.join((*here, *taken_out))
     os.environ["POLYRHYTHM_WITHOUT"] = " ".join(without)
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ[name] = "1"
