@@ -9,6 +9,7 @@ from polyrhythm.core.placement.assignment import PROBE_NBYTES, PROBES
 from polyrhythm.core.placement.division import (
     LEAST_NBYTES,
     LEAST_SLICES,
+    LEAST_SUMMED,
     LOCAL_NBYTES,
     MOST_NBYTES,
     best_nbytes,
@@ -76,6 +77,20 @@ def test_servers_with_different_rates_can_hold_different_numbers_of_slices(place
     assert per_server == (LEAST_SLICES if placement in MEASURING else 4)
     large = choose_division(spec, 200 * nbytes, machines=True)
     assert large.slice_nbytes > 0.9 * MOST_NBYTES, "there are more slices anyway"
+
+
+@pytest.mark.parametrize("placement", SCHEMES)
+def test_sums_that_are_sent_back_early_have_small_slices(placement: str) -> None:
+    """No sum can be pulled before the first slice is pushed, and no slice is pushed while the last sum
+    is pulled."""
+    spec = job(servers=6, workers=6, placement=placement)
+    nbytes = 21_900_000
+    division = choose_division(spec, nbytes, machines=True, overlaps=True)
+    assert math.ceil(nbytes / 6 / division.slice_nbytes) == LEAST_SUMMED
+    local = choose_division(spec, nbytes, machines=False, overlaps=True)
+    assert local.slice_nbytes > LOCAL_NBYTES / 2, "over local links no sum is sent early"
+    small = choose_division(spec, 200_000, machines=True, overlaps=True)
+    assert small.slice_nbytes <= 200_000 / 6 + 64
 
 
 @pytest.mark.parametrize(("nbytes", "workers"), [(1, 1), (10_000, 10**6), (2**42, 1)])

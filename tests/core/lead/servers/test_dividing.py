@@ -7,7 +7,7 @@ import pytest
 
 from polyrhythm.core import effects as fx
 from polyrhythm.core.lead.machine import LeadMachine
-from polyrhythm.core.placement.division import LOCAL_NBYTES
+from polyrhythm.core.placement.division import LEAST_SUMMED, LOCAL_NBYTES
 from polyrhythm.wire import messages as m
 from tests.core.stage import Stage, of, sent, spec
 
@@ -47,6 +47,12 @@ def test_slices_of_one_machine_have_at_most_two_mebibytes() -> None:
 def test_slices_between_machines_are_as_the_equation_says(hosts: tuple[str, ...]) -> None:
     x = (NBYTES * 1.2e5 / 2) ** 0.5
     assert 0.9 * x < Dividing(*hosts).size().slice_nbytes <= x
+
+
+def test_slices_are_smaller_if_their_sums_are_sent_back_early() -> None:
+    division = Dividing("a", "b", optimizer_on="workers", timer="off").size()
+    share = NBYTES / 2 / LEAST_SUMMED
+    assert 0.9 * share < division.slice_nbytes <= share + 64
 
 
 def test_a_job_that_listens_for_other_machines_is_cut_for_them() -> None:

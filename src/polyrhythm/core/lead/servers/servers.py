@@ -12,6 +12,7 @@ from collections.abc import Mapping
 import msgspec
 
 from polyrhythm.core.effects import Bind, Drop, Send
+from polyrhythm.core.kinds import sums_only
 from polyrhythm.core.lead.operators import Operators
 from polyrhythm.core.lead.outbox import LeadOutbox
 from polyrhythm.core.lead.rounds.folds import Rounds
@@ -108,7 +109,9 @@ class Servers:
                 not is_loopback(each.host) for each in routing.roster.addresses.values()
             )
             machines = reachable or len(self._network.hosts) > 1
-            routing.division = choose_division(self._job, nbytes, machines=machines)
+            routing.division = choose_division(
+                self._job, nbytes, machines=machines, overlaps=sums_only(self._job)
+            )
         return routing.division
 
     def place(self, spec: m.ModelSpec) -> None:
