@@ -39,7 +39,7 @@ LEAST_SUMMED = 24
 """The least number of slices per server between machines, if a server sends a slice back when all
 workers have pushed it. The pulls of a round begin when the first slices have come, one from each
 server, and the last slices are pulled when nothing is pushed any more. So a round is longer by the time
-of one slice per server: in the simulator by 18% with 8 slices, 12% with 16, and 10% with 24 (median of
+of one slice per server: in the simulator by 22% with 8 slices, 12% with 16, and 11% with 24 (median of
 six dedicated servers with random rates)."""
 _LINE = 64
 """Slices begin on a cache line."""
