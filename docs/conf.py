@@ -1,8 +1,8 @@
 """Settings of Sphinx, which makes a site of this folder: `make docs` writes it to `build/site`.
 
-The pages are Markdown that reads well on GitHub too. So fences of mermaid are drawn, headings have the
-anchors that GitHub gives them, and the order of pages is in `_toc.yml` instead of directives in a
-page. The texts of the reference are docstrings: `sphinx.ext.autodoc` imports polyrhythm and reads them.
+The pages are Markdown that reads well on GitHub too. So headings have the anchors that GitHub gives
+them, and the order of pages is in `_toc.yml` instead of directives in a page. The texts of the reference
+are docstrings: `sphinx.ext.autodoc` imports polyrhythm and reads them.
 """
 
 import inspect
@@ -24,16 +24,12 @@ extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
     "sphinx.ext.viewcode",
-    "sphinxcontrib.mermaid",
 ]
 smartquotes_action = "D"  # dashes, as those that Sphinx puts between a name and its meaning
 
 # -- pages -----------------------------------------------------------------------------------------
 external_toc_path = "_toc.yml"
 myst_heading_anchors = 4
-myst_fence_as_directive = ["mermaid"]
-mermaid_height = "auto"
-mermaid_fullscreen = False
 
 # -- the reference ---------------------------------------------------------------------------------
 default_role = "py:obj"
