@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from polyrhythm.observe.advice import advise
-from polyrhythm.observe.estimate import estimate, left_s, open_end
+from polyrhythm.observe.estimate import counts, estimate, left_s, open_end
 from polyrhythm.observe.state import fold, history_of
 from polyrhythm.observe.summary import described, seconds_to_target, summarise, summary_text
 from polyrhythm.wire.messages import JobSpec, Target
@@ -189,6 +189,17 @@ def test_when_it_may_end(fields: dict[str, Any], rest_s: float | None) -> None:
     assert left_s(fold(LINES), job(**fields), 5.0) == (
         None if rest_s is None else pytest.approx(rest_s)
     )
+
+
+def test_the_remaining_time_of_a_resumed_job_counts_what_was_done_before() -> None:
+    """The job resumed after 6 of 10 passes of 50 points, and makes 25 points a second."""
+    resumed = line(0.1, "resumed", number=3, round=4, points=300, store="s")
+    lines = [resumed, *opened(0, 1), line(1.0, "data", points=50)]
+    lines.append(rounds(3.0, 9, contributions=5, points=50, passes=7))
+    state = fold(lines)
+    assert left_s(state, job(epochs=10), 3.0) == pytest.approx(6.0)
+    assert left_s(state, job(points=500), 3.0) == pytest.approx(6.0)
+    assert "350 of 500 points" in counts(state, job(points=500))
 
 
 def test_an_estimate_says_when_a_target_may_end_the_run_earlier() -> None:

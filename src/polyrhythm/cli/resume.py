@@ -154,6 +154,8 @@ def resume_job(
     name = options["name"]
     run_dir = make_run_dir(runs_dir, name, job) if name else _next_dir(source, runs_dir)
     with discarded_if_not_started(run_dir):
+        if not quiet:
+            _say(f"round {spec.resume_round} continues as the run {run_dir.name}")
         say_starting(here, quiet=quiet)
         # This import takes seconds. It comes after the line above, so that the line is printed at
         # once.

@@ -93,11 +93,12 @@ def counts(state: RunState, job: JobSpec | None) -> list[str]:
     epochs, rounds, points = (None,) * 3 if job is None else (job.epochs, job.rounds, job.points)
     parts = []
     if state.passes or epochs:
-        of = f"{state.passes} of {epochs}" if epochs else f"{state.passes}"
-        parts.append(f"{of} {'pass' if (epochs or state.passes) == 1 else 'passes'}")
+        parts.append(
+            f"{_of(state.passes, epochs)} {'pass' if (epochs or state.passes) == 1 else 'passes'}"
+        )
     parts.append(f"round {_of(state.round, rounds)}")
     if points:
-        parts.append(f"{_of(state.points, points)} points")
+        parts.append(f"{_of(state.resumed_points + state.points, points)} points")
     return parts
 
 

@@ -80,6 +80,7 @@ class Point:
     round: int
     passes: int
     points: int
+    """All points that have counted, including those from before a resume."""
     objective: float | None
 
 
@@ -130,6 +131,8 @@ class RunFacts:
     round: int = 0
     resumed_round: int | None = None
     """The round of the checkpoint from which the job resumed; None if it did not resume."""
+    resumed_points: int = 0
+    """The points that had counted before the job resumed. `points` does not include them."""
     passes: int = 0
     contributions: int = 0
     points: int = 0
@@ -437,6 +440,7 @@ class RunState(RunFacts):
 
     def _resumed(self, line: dict[str, Any]) -> None:
         self.resumed_round = line["round"]
+        self.resumed_points = line.get("points", 0)
 
     def _gone(self, line: dict[str, Any]) -> None:
         names = [line["name"]] if "name" in line else line["on_it"].split(", ")
@@ -496,7 +500,8 @@ class RunState(RunFacts):
         latest, self.pass_objective = self.pass_objective, None
         latest = latest if _is_number(latest) else objective
         self.objective = self.objective if latest is None else latest
-        self.curve.append(Point(self.at_s, self.round, self.passes, self.points, objective))
+        points = self.resumed_points + self.points
+        self.curve.append(Point(self.at_s, self.round, self.passes, points, objective))
         self._recent.take(line.get("workers", {}), self.at_s, self.workers)
 
     def _waiting(self, line: dict[str, Any]) -> None:

@@ -8,8 +8,6 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from rich.console import Group, RenderableType
-from rich.progress_bar import ProgressBar
-from rich.table import Table
 from rich.text import Text
 
 from polyrhythm.core.kinds import EXACT, OFF
@@ -138,7 +136,7 @@ def live(
         above: list[RenderableType] = [_short_text(_starting(state, job), columns, "bold")]
     else:
         above = [
-            _time(state, job, now_s, columns),
+            _time(state, job, now_s, columns, plain=plain),
             _short_text(", ".join([*counts(state, job), _speed(state)]), columns),
         ]
         shape = "" if plain else shape_of(state.curve)
@@ -168,16 +166,19 @@ def _style(state: RunState) -> str:
     return "green" if learning_in_short(state) == FALLING else ""
 
 
-def _time(state: RunState, job: JobSpec | None, now_s: float, columns: int) -> RenderableType:
+def _time(
+    state: RunState, job: JobSpec | None, now_s: float, columns: int, *, plain: bool
+) -> RenderableType:
     """How long the run has taken, and how long it will take yet, with a bar if that can be known."""
     found = estimate(state, job, now_s)
     text = _times(state, job, now_s, found)
     if found is None or columns < _BAR_CELLS + len(text) + 2:
         return _short_text(text, columns, "bold")
-    line = Table.grid(padding=(0, 2, 0, 0))
-    bar = ProgressBar(1.0, found.share, width=_BAR_CELLS, complete_style="cyan", style="dim")
-    line.add_row(bar, Text(text, style="bold"))
-    return line
+    full = round(_BAR_CELLS * found.share)
+    over, open_ = ("#", "-") if plain else ("━", "─")
+    return Text.assemble(
+        (over * full, "cyan"), (open_ * (_BAR_CELLS - full), "dim"), "  ", (text, "bold")
+    )
 
 
 def _times(state: RunState, job: JobSpec | None, now_s: float, found: Estimate | None) -> str:
@@ -228,7 +229,7 @@ def status(run: Run, columns: int, *, plain: bool = False) -> RenderableType:
         rows += [_text(_starting(state, job), columns)] if running else []
     else:
         if running:
-            rows.append(_time(state, job, run.now_s, columns))
+            rows.append(_time(state, job, run.now_s, columns, plain=plain))
         gone = [] if running else [duration(state.seconds)]
         rows.append(_text(", ".join([*gone, *counts(state, job), _speed(state)]), columns))
         shape = "" if plain else shape_of(state.curve)

@@ -259,8 +259,13 @@ class Cuts:
         self.keeping.resume(kept_nbytes)
         self._best.resume(record.best)
         self._state.clocks = {worker.name: worker for worker in record.workers}
-        number, round_ = record.number, record.round
-        self._outbox.note("resumed", number=number, round=round_, store=self._job.resume)
+        self._outbox.note(
+            "resumed",
+            number=record.number,
+            round=record.round,
+            points=record.counted,
+            store=self._job.resume,
+        )
 
     # -- when ----------------------------------------------------------------------------------
 
