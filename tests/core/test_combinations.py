@@ -125,8 +125,7 @@ EXAMPLES: tuple[tuple[dict[str, Any], str], ...] = (
     (
         {"sync": "fsp", "optimizer_on": "workers", "timer": "off"},
         "--optimizer-on workers needs --sync bsp and --kind gradient: only there does every"
-        " worker make the same steps. Otherwise a fold waits for whole contributions, and the servers"
-        " must hold the state",
+        " worker make the same steps",
     ),
     (
         {"optimizer_on": "workers"},

@@ -162,7 +162,8 @@ def slices(
 ) -> None:
     """Measure which size of slices is best (--slice-size).
 
-    A slice costs as much time as some bytes more: alpha. Between machines, --slice-size auto makes
+    Sending a slice takes as long as sending its bytes and alpha more. Between machines,
+    --slice-size auto makes
     slices of sqrt(M alpha / N) bytes, for a model of M bytes and N workers, with the alpha of the paper
     (120,000). If another size is best here, give it with --slice-size.
     """

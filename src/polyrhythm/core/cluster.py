@@ -126,7 +126,7 @@ def check_ray(version: str) -> None:
 # -- which cluster -------------------------------------------------------------------------------
 
 AUTO, HERE = "auto", "local"
-"""An address: the cluster of this machine, or a new one that ends with the job."""
+"""Values of `--ray-address`: the cluster of this machine, and a new one that ends with the job."""
 CLIENT = "ray://"
 """The address of a session of Ray Client."""
 

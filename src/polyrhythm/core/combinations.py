@@ -244,8 +244,7 @@ OF_MACHINES = (
         under=_repeatable,
         needs=lambda job: job.kind == "gradient" and job.updater != "addition",
         says="--optimizer-on workers needs --sync {policies} and --kind gradient: only there does every"
-        " worker make the same steps. Otherwise a fold waits for whole contributions, and the servers"
-        " must hold the state",
+        " worker make the same steps",
     ),
     Rule(
         option="optimizer_on",

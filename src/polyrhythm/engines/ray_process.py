@@ -67,7 +67,7 @@ class RayProcess:
 
     @ray.method(concurrency_group=TELL)
     def tell(self, number: int, line: bytes) -> None:
-        """Bring message `number` of the engine."""
+        """Take a message of the engine, which numbers its messages."""
         self._inbox.put(number, line)
 
     def warm(self) -> None:

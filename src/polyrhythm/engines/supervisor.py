@@ -295,7 +295,8 @@ class ProcessStop:
                 self._processes.signal(process, signal.SIGKILL if ignores else signal.SIGTERM)
 
     def stop_in_order(self) -> None:
-        """End the job on request: the lead is told to end it when every worker has left."""
+        """Ask the lead to end the job cleanly: it does so when every worker has left. Without a
+        lead, stop all processes."""
         if self.begun or self._run.ended is not None:
             return
         self._before_end = True

@@ -35,7 +35,7 @@ _FEW_POINTS = 20_000
 """With fewer points than this, a second worker in this process would cost more time than it
 saves."""
 _CHUNK_POINTS = 8_192
-"""The fewest points of a chunk: a chunk is visited by one call of the algorithm."""
+"""Chunks have at least this many points, because the algorithm is called once for each chunk."""
 _CHUNKS_EACH = 4
 _STEP_POINTS = 131_072
 """If there are many points, a worker visits about this many at a time, and has at least

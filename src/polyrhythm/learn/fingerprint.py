@@ -226,7 +226,8 @@ def _is_column(value: Any, count: int) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """A value of a list that can be compared; None if it cannot. Of a path, the last part."""
+    """The value in a form that workers can compare: a path is replaced by its last part, because
+    folders differ between machines. None if the value cannot be compared."""
     if isinstance(value, str | PurePath):
         return PurePath(str(value).replace("\\", "/")).name
     if isinstance(value, bool | int):
@@ -238,7 +239,7 @@ def _plain(value: Any) -> Any:
 
 
 def _describe_file(path: Path, sketch: _Sketch) -> None:
-    """Add some blocks of a file, or of the files of a folder."""
+    """Add some blocks of a file to the fingerprint, or of the files of a folder."""
     files: Sequence[Path] = [path]
     if path.is_dir():
         every = sorted(each for each in path.rglob("*.parquet") if each.is_file())

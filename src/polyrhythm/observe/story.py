@@ -245,7 +245,9 @@ class Teller:
 
     def _drained(self, line: dict[str, Any]) -> list[Sentence]:
         left = counted(line["left"], "server")
-        return [self._say(f"s{line['server']} has nothing any more and has left; {left} now", ())]
+        return [
+            self._say(f"s{line['server']} holds no slice any more and has left; {left} now", ())
+        ]
 
     def _server_lost(self, line: dict[str, Any]) -> list[Sentence]:
         noticed = reason_of(line)

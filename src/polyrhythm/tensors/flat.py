@@ -207,7 +207,7 @@ class FlatModel:
         """Copy the parts of a slice of buffers to their places in the model. The parts that were
         not sent are the same as in the previous version."""
         if not self.layout.spaces[slice_.space].buffers:
-            raise LinkError(f"slice {slice_.id} holds parameters, but came in parts")
+            raise LinkError(f"slice {slice_.id} came in parts, but only slices of buffers may")
         self._buffers.land(slice_, parts, data)
 
     def _part(self, slice_: Slice) -> torch.Tensor:

@@ -256,8 +256,8 @@ class Saving:
         return self._give_up(reason)
 
     def overdue(self, now_ns: int) -> Reason | None:
-        """Why the model is not saved, if there was no progress for too long; else None. Tries again
-        to write a model that is held."""
+        """Returns why the model is given up, if nothing was written for too long; else None. If the
+        servers hold the model because it could not be written, try again instead."""
         if self._state.wake_ns is None or now_ns < self._state.wake_ns:
             return None
         if self._state.rests:
@@ -394,7 +394,8 @@ class KeepBest:
         self._copy_if_due(done, now_ns, last=last)
 
     def _copy_if_due(self, done: int, now_ns: int, *, last: bool) -> None:
-        """Copy the present version if a better report waits for it."""
+        """Copy the present version if a report of a better value asks for a copy, and this version
+        is the one that was evaluated or follows it."""
         due = self._state.due
         if due is None:
             return

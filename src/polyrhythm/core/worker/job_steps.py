@@ -88,7 +88,8 @@ class ScheduleCalls:
         self._calls = 0
         """How many calls in a row came one step after the call before."""
         self._catching_up = False
-        """Whether the last calls may be those of a loop that catches up with the passes."""
+        """Whether the last calls may come from a loop that steps the scheduler once per pass, and
+        now makes up for passes that other workers have visited."""
         self._ahead = 0.0
         """By how many steps the scheduler is ahead of the job. It may have made steps before the
         job began, and loops differ in when they first call it."""

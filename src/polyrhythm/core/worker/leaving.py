@@ -143,9 +143,9 @@ class Departure:
             self._lose_place(reason, now_ns)
 
     def miss(self, parted: Parted, now_ns: int) -> None:
-        """Rejoin, because the lead has not said in time whether a server is lost to which this
-        worker has no link. By rejoining, the worker learns which servers the job has. If its loop
-        has not begun, and it cannot reach the same server a second time, the worker fails."""
+        """Rejoin, because this worker's link to a server is down and the lead has not said in time
+        whether that server is lost. When it rejoins, the worker learns which servers the job has. A
+        worker whose loop has not begun fails if it cannot reach the same server a second time."""
         state = self._state
         missed = (parted.server, parted.incarnation)
         if missed in state.unreached and not state.begun:

@@ -165,8 +165,8 @@ class Training:
             self.on_secured(now_ns)
 
     def on_secured(self, now_ns: int) -> None:
-        """Contributions need not be sent again, so the worker can continue: it sends the one that
-        was held back, or leaves."""
+        """Continue, now that every contribution is safe on the servers: send the contribution that
+        was held back, or leave."""
         state = self._state
         pushes = state.pushes
         if pushes.held is not None:

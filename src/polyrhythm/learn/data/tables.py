@@ -31,9 +31,9 @@ RANGE_NBYTES = 4 * 1024 * 1024
 KEPT_NBYTES = 256 * 1024 * 1024
 """How many bytes of parsed row groups a table keeps."""
 _PART = 10_000
-"""About how many points decide the type of a table's points."""
+"""The type of a table's values is decided from about this many rows."""
 _SAMPLED = 4
-"""How many row groups decide the type of a table's points."""
+"""The type of a table's values is decided from this many row groups."""
 _STEP = 2.0**-13
 """float32 is too coarse for a column if the distance of neighbouring values of float32 is more than
 this fraction of the column's standard deviation."""

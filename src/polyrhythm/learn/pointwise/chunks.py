@@ -297,7 +297,8 @@ class Chunks:
         return rejoined
 
     def _state_of(self, send: ChunkSend, offset: int, count: int) -> list[tuple[int, Packed]]:
-        """A chunk that this worker sends, with what its points have added."""
+        """The state of a chunk that this worker sends away, with what the chunk's points have added
+        to the worker's row of statistics."""
         state = self._locked[send.chunk].state()
         state["subtotal"] = self.remembered.subtotal(send.chunk)
         return [(1, pack([state]))]

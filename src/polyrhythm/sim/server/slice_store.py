@@ -344,7 +344,7 @@ class SimSliceStore:
         return [self.place(*pair) for pair in zip(self.slices, slots, strict=True)]
 
     def stamps(self, places: Sequence[Place]) -> list[Any]:
-        """The current stamps of these places."""
+        """The stamp of the last write to each of these places."""
         return [self._stamps.get(place, _NOTHING) for place in places]
 
 

@@ -162,7 +162,8 @@ def chunk_edges(
     for wanted in even:
         begin = bisect_left(edges, found[-1] + least)
         if wanted <= found[-1] or begin == len(edges):
-            # no cut for this edge: it is in the same large row group as the edge before it
+            # no chunk ends here: the last chunk already ends behind this point, because its row
+            # group is large
             continue
         cut = _nearest(edges, wanted, begin)
         if points - cut >= least:

@@ -368,7 +368,8 @@ class PrivateData:
         return -mine.base if self._set_of[index] is mine else mine.points
 
     def recorded_name(self, index: int, holder: str) -> str | None:
-        """The owner of a chunk, because only the owner has its points when the job resumes."""
+        """The member that a checkpoint records for a chunk: its owner, the only one that has its
+        points when the job resumes."""
         found = self._set_of[index]
         return found.name if self._sets[found.name] is found else None
 

@@ -585,7 +585,7 @@ class Mode(Protocol):
         the member is complete, and the policy knows of it."""
 
     def on_counted(self, now_ns: int) -> None:
-        """Check the goals after a complete contribution of which the policy knows."""
+        """Check the goals, after the policy has handled a complete contribution."""
 
     def forget(self, worker: int, incarnation: int) -> None:
         """Forget what this mode knows of a member that was removed."""

@@ -25,7 +25,7 @@ Rates = dict[str, dict[str, float]]
 
 class LinkReportState(msgspec.Struct):
     noted: Rates = {}
-    """The rates in the last line, per source host and target host."""
+    """The rates in the last line that was written to the journal, per source host and target host."""
     noted_ns: int = 0
 
 

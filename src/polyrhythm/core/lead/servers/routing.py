@@ -86,8 +86,8 @@ class Seeding(msgspec.Struct):
     """Whether every server has its initial parameters."""
 
     def seeds(self, worker: int) -> bool:
-        """Whether this worker, which is about to get the routes, must seed. The first worker must
-        seed, unless the servers read a checkpoint."""
+        """Whether this worker, which is about to get the routes, must send the servers their
+        initial parameters. The first worker must, unless the servers read a checkpoint."""
         if self.restores:
             return False
         if self.seeder is None:
