@@ -64,14 +64,19 @@ def test_a_wrong_option_is_named_in_one_line(
     [
         ({"epoch": 2}, "mine.py: DEFAULTS has no key 'epoch': the nearest is 'epochs'"),
         ({"worker": 2}, "mine.py: DEFAULTS has no key 'worker': the nearest is 'workers'"),
-        ({3: 2}, "mine.py: DEFAULTS has no key 3: the nearest is "),
-        ({"options": ["rate"]}, "mine.py: DEFAULTS has no key 'options': the nearest is "),
-        ({"servers": "4"}, "servers is '4': it must be of type int"),
+        ({3: 2}, "mine.py: DEFAULTS has no key '3', because its keys are options of "),
+        (
+            {"hidden": 16},
+            "mine.py: DEFAULTS has no key 'hidden', because its keys are options of 'polyrhythm"
+            " train'; an option of your own is DEFAULTS = {\"set\": {'hidden': 16}}, or --set"
+            " hidden=16, and worker.options['hidden'] reads it",
+        ),
+        ({"servers": "4"}, "mine.py: DEFAULTS: servers is '4': it must be of type int"),
         (
             {"workers": "4"},
-            "--workers is '4': give a number, or two in a text, such as '2..8'",
+            "mine.py: DEFAULTS: --workers is '4': give a number, or two in a text, such as '2..8'",
         ),
-        ({"set": 3}, "set is 3: it must be of type list or Mapping"),
+        ({"set": 3}, "mine.py: DEFAULTS: set is 3: it must be of type list or Mapping"),
         ({"sync": "asap"}, "--sync 'asap' is not known"),
     ],
 )
@@ -96,7 +101,7 @@ def test_the_defaults_of_a_job_may_have_every_option(
     assert len(names) > 50
     for name in names:
         Path("mine.py").write_text(f"DEFAULTS = {{{name!r}: 1j}}\ndef main(worker): ...\n")
-        with pytest.raises(pr.errors.UsageError, match=f"^{name} is 1j: it must be of type"):
+        with pytest.raises(pr.errors.UsageError, match=f"^mine.py: DEFAULTS: {name} is 1j"):
             pr.train("mine.py")
 
 
@@ -107,7 +112,7 @@ def test_a_goal_that_is_given_replaces_the_goals_of_the_job(
     Path("mine.py").write_text('DEFAULTS = {"epochs": 1j}\ndef main(worker): ...\n')
     with pytest.raises(pr.errors.UsageError, match="^--rounds is 0"):
         pr.train("mine.py", rounds=0)
-    with pytest.raises(pr.errors.UsageError, match="^epochs is 1j"):
+    with pytest.raises(pr.errors.UsageError, match="^mine.py: DEFAULTS: epochs is 1j"):
         pr.train("mine.py", rounds=None)
 
 

@@ -251,9 +251,7 @@ def test_if_main_raises_on_the_only_worker_the_job_fails(tmp_path: Path) -> None
     done = call("train", "raises.py", *flags, cwd=tmp_path)
     assert done.returncode == 1
     first = done.stderr.splitlines()[0]
-    assert first.startswith(
-        "polyrhythm: the job ends, because its only worker, worker-0, has failed: "
-    ), first
+    assert first.startswith("polyrhythm: no worker is left: worker-0 failed: "), first
     assert THE_LAST_WORD in first
     (run,) = json.loads(call("runs", "--json", cwd=tmp_path).stdout)
     assert run["is"] == "failed"

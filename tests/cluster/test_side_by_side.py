@@ -42,6 +42,6 @@ def test_two_jobs_at_once_cannot_have_the_same_name(
     statuses = [job.returncode for job in jobs]
     assert sorted(statuses) == [0, 2], said
     winner, loser = statuses.index(0), statuses.index(2)
-    line = "polyrhythm: there is a run 'same' already: choose another --name\n"
+    line = "polyrhythm: there is a run 'same' already: choose another --name, or delete runs/same\n"
     assert said[loser] == ("", line)
     assert json.loads(said[winner][0])["rounds"] == 40

@@ -276,6 +276,20 @@ def test_a_model_that_is_not_on_the_assigned_device_is_reported_once(
     assert "model.to(worker.device)" in said and "--devices cpu" in said
 
 
+def test_a_loop_without_backward_is_reported_once(capsys: pytest.CaptureFixture[str]) -> None:
+    def main(worker: Worker) -> None:
+        model = torch.nn.Linear(4, 1)
+        optimizer = worker.attach(model, torch.optim.SGD(model.parameters(), lr=0.1))
+        while not worker.stopped:
+            optimizer.step(objective=1.0, points=1)
+
+    run(main, workers=2, servers=1, rounds=3)
+    assert capsys.readouterr().err == (
+        "polyrhythm: the first optimizer.step() found no gradient, so it changes nothing: call"
+        " loss.backward() before it\n"
+    )
+
+
 def test_options_that_the_code_has_not_read_are_named(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

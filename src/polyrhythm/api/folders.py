@@ -21,7 +21,9 @@ def make_run_dir(runs_dir: Path, name: str | None, job: str) -> Path:
     try:
         path.mkdir(parents=True)
     except FileExistsError:
-        raise UsageError(f"there is a run {name!r} already: choose another --name") from None
+        raise UsageError(
+            f"there is a run {name!r} already: choose another --name, or delete {path}"
+        ) from None
     except OSError as error:
         raise PolyrhythmError(f"cannot make {path}: {error.strerror}") from None
     return path

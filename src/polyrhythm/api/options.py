@@ -135,8 +135,12 @@ def words_of(function: Callable[..., Any], given: Mapping[str, Any]) -> list[str
     return words
 
 
+ALIKE = 0.8
+"""How like a known name another name must be to count as a misspelling of it (`nearest`)."""
+
+
 def nearest(name: str, known: Iterable[str], cutoff: float = 0.0) -> str | None:
-    """The known name that is most like this one."""
+    """The known name that is most like this one; None if none is as like it as `cutoff`."""
     return next(iter(difflib.get_close_matches(name, known, n=1, cutoff=cutoff)), None)
 
 
@@ -201,25 +205,43 @@ def with_defaults_of(
 ) -> dict[str, Any]:
     """The options that the user has given, and those in the DEFAULTS of the job for the rest. An
     option that is None is not given. If the user gives a goal, those in DEFAULTS do not apply. Raises
-    UsageError if a key of DEFAULTS is neither an option of `function` nor `data`."""
+    UsageError if a key of DEFAULTS is neither an option of `function` nor `data`, or has a value that
+    the option cannot have."""
     names = _names(function)
     known = [*names, DATA, *([OF_SET] if code.name in JOBS else [])]
     defaults: dict[str, Any] = {}
     for key, value in code.defaults.items():
         name = str(key).replace("-", "_")
         if name not in known:
-            raise UsageError(
-                f"{code.name}: DEFAULTS has no key {key!r}: the nearest is {nearest(name, known)!r}"
-            )
+            raise UsageError(_unknown_default(code.name, str(key), value, known))
         if name in names:
             defaults[name] = value
     chosen = {name: value for name, value in given.items() if value is not None}
     goals = {name for name, option in options_of(function).items() if option.goal}
     if goals & chosen.keys():
         defaults = {name: value for name, value in defaults.items() if name not in goals}
+    used = {name: value for name, value in defaults.items() if name not in chosen}
+    try:
+        _check_types(function, used)
+        check_values(function, used)
+    except UsageError as error:
+        raise UsageError(f"{code.name}: DEFAULTS: {error}") from None
     if isinstance(defaults.get("set"), list | Mapping) and "set" in chosen:
         chosen["set"] = own_options(defaults["set"]) | own_options(chosen["set"])
     return {**given, **defaults, **chosen}
+
+
+def _unknown_default(file: str, key: str, value: object, known: Iterable[str]) -> str:
+    """Why DEFAULTS cannot have this key: a misspelt option, or else an option of the user's own."""
+    what = f"{file}: DEFAULTS has no key {key!r}"
+    near = nearest(key.replace("-", "_"), known, ALIKE)
+    if near is not None:
+        return f"{what}: the nearest is {near!r}"
+    own = f'DEFAULTS = {{"set": {{{key!r}: {value!r}}}}}'
+    return (
+        f"{what}, because its keys are options of 'polyrhythm train'; an option of your own is"
+        f" {own}, or --set {key}={value}, and worker.options[{key!r}] reads it"
+    )
 
 
 def _names(function: Callable[..., Any]) -> list[str]:
@@ -232,18 +254,23 @@ def check_options(
 ) -> None:
     """Raise UsageError if an option is not known, naming the nearest known one, or if it has a value
     or a type that it cannot have."""
-    known, names = inspect.signature(function).parameters, _names(function)
+    names = _names(function)
     for name in unknown:
         near = nearest(name, names)
         raise UsageError(f"{function.__name__} has no option {name!r}: the nearest is {near!r}")
-    for name in names:
+    _check_types(function, {name: given[name] for name in names})
+    check_values(function, given)
+
+
+def _check_types(function: Callable[..., Any], given: Mapping[str, object]) -> None:
+    """Raise UsageError if an option has a value of a type that it cannot have."""
+    known = inspect.signature(function).parameters
+    for name, value in given.items():
         accepted = tuple(_classes(known[name].annotation))
-        value = given[name]
         fits = isinstance(value, accepted) or (isinstance(value, int) and float in accepted)
         if not fits or (isinstance(value, bool) and bool not in accepted):
             words = " or ".join(each.__name__ for each in accepted if each is not type(None))
             raise UsageError(f"{name} is {value!r}: it must be of type {words}")
-    check_values(function, given)
 
 
 def _classes(annotation: Any) -> Iterable[type]:

@@ -104,7 +104,8 @@ def train(
     set: Annotated[  # noqa: A002
         list[str] | None,
         Option(
-            "An option for the job's code (repeatable). Built-in jobs accept rate=0.01 and batch=128.",
+            "An option for your code: the text worker.options['NAME'] (repeatable). Built-in jobs accept"
+            " rate=0.01 and batch=128.",
             metavar="NAME=VALUE",
             group=Group.JOB,
             common=True,
@@ -316,7 +317,7 @@ def train(
     servers: Annotated[
         int,
         Option(
-            "The number of servers. Each server is a process.",
+            "Number of servers. Each is a process.",
             metavar="N",
             group=Group.PROCESSES,
             common=True,
@@ -443,7 +444,7 @@ def train(
     resources_per_server: Annotated[
         list[str] | None,
         Option(
-            "--engine ray: what each server asks for, in the same form (default: CPU=1).",
+            "--engine ray: what each server asks for, such as CPU=2 (default: CPU=1).",
             metavar="NAME=NUMBER,...",
             group=Group.PROCESSES,
             check=some_demands,

@@ -15,15 +15,13 @@ from typing import Any
 
 import typer
 
-from polyrhythm.api.options import Option, nearest, options_of
+from polyrhythm.api.options import ALIKE, Option, nearest, options_of
 from polyrhythm.api.training import train
 from polyrhythm.cli.help import GroupedCommand
 from polyrhythm.errors import UsageError
 
 DEFAULT_FILE = Path("polyrhythm.toml")
 _PREFIX = "POLYRHYTHM_"
-_ALIKE = 0.8
-"""How like the name of a setting the name of a variable must be to count as a spelling mistake."""
 _UNSET = ("config", "show-config", "help", "help-all")
 """Flags that cannot be set in the file."""
 _FILE = "polyrhythm.config"
@@ -104,8 +102,13 @@ def defaults_from(values: dict[str, Any], known: dict[str, str], path: Path) -> 
         if setting in known:
             defaults[known[setting]] = _as_given(value)
         elif setting not in _of_train():
-            near = nearest(setting, known)
-            raise UsageError(f"{path}: there is no setting {key!r}; the nearest is {near!r}")
+            near = nearest(setting, known, ALIKE)
+            advice = (
+                "options of your own belong in its table [set]"
+                if near is None
+                else f"the nearest is {near!r}"
+            )
+            raise UsageError(f"{path}: there is no setting {key!r}; {advice}")
     return defaults
 
 
@@ -122,7 +125,7 @@ def _check_environment(variables: Iterable[str], known: Iterable[str]) -> None:
         name = variable.removeprefix(_PREFIX)
         if name == variable or name in names:
             continue
-        near = nearest(name, names, _ALIKE)
+        near = nearest(name, names, ALIKE)
         if near is not None:
             raise UsageError(f"there is no setting {variable}; the nearest is {_PREFIX}{near}")
 

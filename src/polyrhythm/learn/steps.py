@@ -200,6 +200,7 @@ class StepMaker:
         self._flat = flat
         self._models = models
         self._window = window
+        self._say = say
         self._on_servers = on_servers = models.steps_on_servers
         self._sparse = [
             SparseGradients(
@@ -220,6 +221,11 @@ class StepMaker:
         closed = model.has_closure and not self._on_servers
         if not closed:
             prepare()
+        if not (closed or self._made or model.has_gradient):
+            self._say(
+                "the first optimizer.step() found no gradient, so it changes nothing: call"
+                " loss.backward() before it"
+            )
         if not closed and not self._is_finite(points, lambda: self._flat.check_gradients(number)):
             return False
         if not self._on_servers:

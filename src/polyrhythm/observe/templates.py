@@ -304,7 +304,7 @@ SENTENCES = {
     " {names}; correct --target, or call worker.evaluate with that name",
     "idle": "no worker had anything to contribute for {rounds:round}, and the goal is not reached",
     "worker-failed": "{name} left: {cause}; with --on-error end, this ends the job",
-    "only-worker-failed": "the job ends, because its only worker, {name}, has failed",
+    "only-worker-failed": "no worker is left",
     "nan-end": "the job ends (--on-nan end): {detail}",
     "all-skipped": "the last {contributions:contribution} of all workers were left out, because they"
     " were not finite: the model has likely diverged; begin again with a lower learning rate",

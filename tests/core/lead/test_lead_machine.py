@@ -773,10 +773,7 @@ def test_the_exception_of_the_only_worker_ends_the_job() -> None:
     stage.hello("anna")
     effects = stage.tell(m.Leave(**stage.who(0), reason=failed("no"), failed=True))
     (end,) = of(effects, fx.End)
-    assert (
-        end.failed
-        and in_words(end.reason) == "the job ends, because its only worker, anna, has failed"
-    )
+    assert end.failed and in_words(end.reason) == "no worker is left"
     assert end.reason.fields["detail"] == "no"
 
 
