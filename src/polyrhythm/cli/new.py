@@ -100,7 +100,9 @@ __pycache__/
 
 
 def new(
-    name: Annotated[str, typer.Argument(help="The project's name, or a path that ends in it.")],
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="The project's name, or a path that ends in it.")
+    ],
     debug: Debug = False,
 ) -> None:
     """Write a small working project: a job, its test and a README.

@@ -13,10 +13,11 @@ _GATHER_S = 0.5
 
 
 def failure_lines(failures: Mapping[str, str]) -> list[str]:
-    """One line for each reason. `failures`: for each failed process, by its name, the reason."""
+    """One line for each reason. `failures`: for each failed process, by its name, the reason. A reason
+    may begin with the name."""
     reasons: dict[str, list[str]] = {}
     for name, how in sorted(failures.items()):
-        reasons.setdefault(how, []).append(name)
+        reasons.setdefault(how.removeprefix(f"{name}, "), []).append(name)
     return [f"{', '.join(names)} failed: {how}" for how, names in reasons.items()]
 
 
