@@ -234,7 +234,7 @@ class RayHost:
         return self._end(actor, -signal.SIGKILL, ending(-signal.SIGKILL))
 
     def _give_up_places(self) -> None:
-        """The job has ended: a process without a place is not needed any more."""
+        """Give up the processes that have no place yet, because the job has ended."""
         for name, actor in self._actors.items():
             if actor.place is None:
                 actor.given_up = True

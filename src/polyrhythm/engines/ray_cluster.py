@@ -53,8 +53,8 @@ def joined(given: str | None, cpus: float) -> Iterator[None]:
 
 
 def _exit_without_ray() -> None:
-    """Threads of Ray hang, because the cluster does not answer, and this process would crash at its
-    exit."""
+    """End this process without Ray's own clean-up, which would crash: threads of Ray hang, because
+    the cluster does not answer."""
     atexit.unregister(_exit_without_ray)
     atexit._run_exitfuncs()
     flush()

@@ -69,7 +69,7 @@ class Outbox:
             self._changed.notify_all()
 
     def end(self, status: int) -> None:
-        """Nothing more is sent."""
+        """Note that the process ends with this status, and sends nothing more."""
         with self._changed:
             self._status = status
             self._changed.notify_all()

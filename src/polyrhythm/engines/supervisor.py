@@ -431,7 +431,8 @@ class Supervisor:
             raise PolyrhythmError(self._run.failed or "")
 
     def _meet_lead(self, address: Address) -> None:
-        """The lead listens: tell its address to the other servers, and start the workers."""
+        """Tell the other servers the lead's address, now that the lead listens, and start the
+        workers."""
         self._lead = address
         self._watch.listening(address)
         for process in self._processes.servers:
@@ -544,8 +545,8 @@ class Supervisor:
             self._run.failed = self._run.failed or told.failed
 
     def _lose_lead(self, process: JobProcess, failed: str) -> None:
-        """A process has given up the silent lead. The job ends a moment later, because no process
-        can go on without the lead."""
+        """Note that a process has given up the silent lead. The job ends a moment later, because no
+        process can go on without the lead."""
         process.lead_lost = True
         if self._lead_lost is None:
             self._lead_lost = failed
@@ -581,8 +582,8 @@ class Supervisor:
             self._on_worker_failure(process)
 
     def _on_left(self, process: JobProcess) -> None:
-        """A process has left, because its machine is taken away. It is started again if the job starts
-        processes again, or cannot begin without it."""
+        """Handle a process that has left because its machine is taken away: start it again if the
+        job restarts processes, or cannot begin without it."""
         gathered = self._members.gathered(self._job.servers)
         needed = process.request.role == "server" and not gathered
         process.ending = "its machine is taken away"

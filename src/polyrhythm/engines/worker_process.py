@@ -507,7 +507,7 @@ class ConnectedWorker(Worker):
     def _report_uncaught(
         self, kind: type[BaseException], error: BaseException, traceback: TracebackType | None
     ) -> None:
-        """An exception ends the program: leave the job, then show the exception as before."""
+        """Leave the job because an exception ends the program, then show the exception as before."""
         try:
             self._leave(error)
         # a second error must not hide the exception that ended the program

@@ -351,7 +351,7 @@ class StreamLink:
         return None
 
     def _begin_measuring(self) -> None:
-        """The head of a frame has been read, and its payload follows."""
+        """Begin to measure the rate of a payload whose frame's head has just been read."""
         self._awaited = self._decoder.missing
         if self._awaited >= LEAST_NBYTES:
             now = self._mark()

@@ -386,7 +386,7 @@ class Models:
         self.join("step").step(model, objective, points)
 
     def end_schedules(self) -> None:
-        """The job has ended: see `Schedules.finish`."""
+        """Finish the schedules of all models, because the job has ended (see `Schedules.finish`)."""
         for each in self._models:
             each.attached.schedules.finish()
 

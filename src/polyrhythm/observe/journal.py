@@ -300,7 +300,7 @@ class FileJournal:
                 self._add("written-again", {"seconds": seconds, "missing": self._held.left_out})
 
     def _hold(self, fault: str) -> None:
-        """The first held line cannot be written: hold it and all that follow."""
+        """Hold this line, which cannot be written, and all that follow."""
         self.fault = fault
         self._fault_since_s = time.monotonic()
         if self._handed_at is None:

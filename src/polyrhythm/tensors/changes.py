@@ -106,13 +106,13 @@ class BufferChanges:
             self._take()
 
     def adopt(self) -> None:
-        """The worker continues with a version that has arrived, without changes of its own."""
+        """Continue with a version that has arrived, without the worker's own changes."""
         self.remember()
         self._take()
 
     def _take(self) -> None:
-        """A version has arrived: take the servers' values of buffers that are not averaged, if this
-        worker must not keep its own."""
+        """Take the servers' values of buffers that are not averaged from the version that has
+        arrived, unless this worker keeps its own values."""
         first = not self._joined
         self._joined = True
         for buffer in self._own:

@@ -132,8 +132,8 @@ class DeviceModel(FlatModel):
         ]
 
     def _claim(self) -> None:
-        """A version begins to arrive: wait until the device no longer reads the memory of the
-        previous version."""
+        """Wait until the device no longer reads the memory of the previous version, because the
+        next one begins to arrive."""
         if self._uploading:
             self.copies.await_uploads()
             self._uploading = False

@@ -191,7 +191,7 @@ class FlatModel:
         ]
 
     def land(self, slice_: Slice, data: memoryview) -> None:
-        """A slice was received into other memory: copy it to its place in the model."""
+        """Copy a slice that was received into other memory to its place in the model."""
         memory = self._bytes[slice_.id]
         if memory is not None and len(memory) == len(data) <= _FEW_NBYTES:
             # copy the bytes, because making a tensor would take longer than copying a small slice

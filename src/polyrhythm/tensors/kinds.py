@@ -40,7 +40,7 @@ class Kind(Protocol):
         models."""
 
     def remember(self, model: FlatModel) -> None:
-        """A worker has a new version: store the values from which the changes in its next
+        """Store the values of a new version, from which the changes in the worker's next
         contribution are computed."""
 
     def gather(self, model: FlatModel, points: float) -> None:

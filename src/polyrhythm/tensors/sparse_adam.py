@@ -30,8 +30,8 @@ class SparseAdam(Averaging):
             self._optimizers[id_] = torch.optim.SparseAdam([self._params[id_]], **options)
 
     def _complete(self, held: Held) -> None:
-        """If no worker had a gradient for the tensor, the step has no weight, and the slice stays
-        as it is."""
+        """Leave the slice as it is if no worker had a gradient for the tensor: then the step has no
+        weight."""
         if not held.present:
             held.weight = 0.0
 

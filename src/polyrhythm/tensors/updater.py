@@ -35,8 +35,8 @@ class Updater(Protocol):
         updaters of kind gradient get rows."""
 
     def enter(self, held: Held, live: Iterable[Row], named: Sequence[Named]) -> None:
-        """The next fold names these contributions, and `live` are all rows of its version. Only
-        for updaters that are `by_name`."""
+        """Add the contributions that the next fold names. `live`: all rows of its version. Only for
+        updaters that are `by_name`."""
 
     def settle(
         self,
@@ -71,7 +71,7 @@ class Updater(Protocol):
 
 
 def without_rows(updater: Updater, held: Held, live: Iterable[Row], named: Sequence[Named]) -> None:
-    """The `enter` of an updater that is not `by_name`."""
+    """Refuse the call: this is the `enter` of updaters that are not `by_name`."""
     raise AssertionError(
         "this updater takes a contribution when it arrives, not when a fold names it"
     )

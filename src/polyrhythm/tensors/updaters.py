@@ -155,7 +155,7 @@ class Averaging:
             held.weight = 1.0
 
     def _complete(self, held: Held) -> None:
-        """All contributions of the round are added: prepare the slice for its step."""
+        """Prepare the slice for its step, now that all contributions of the round are added."""
         raise NotImplementedError
 
 
@@ -209,8 +209,8 @@ class Optimizer(Averaging):
             self._step_all(present)
 
     def _complete(self, held: Held) -> None:
-        """Torch's SGD and Adagrad treat a row that a sparse gradient does not contain as if its gradient
-        were 0."""
+        """Fill the rows that no sparse gradient contained with 0, as torch's SGD and Adagrad
+        treat them."""
         if held.slice.width:
             fill_unsent(held)
 

@@ -303,8 +303,8 @@ class Leases:
             self.pulls[pull.worker] = pull
 
     def on_rerouted(self) -> None:
-        """The routes change. Readers may ask again for versions that are on their way to them, even if
-        this server keeps all of its slices."""
+        """Note that the routes change, so that readers may ask again for versions that are on their
+        way to them, even if this server keeps all of its slices."""
         if not self._rerouted:
             self._rerouted = True
             self._apart.update(reader for reader, _ in self.versions.leases())

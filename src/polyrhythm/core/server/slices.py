@@ -624,8 +624,8 @@ class RoundsSlices(HeldSlices[RoundsSlice]):
         return self._torn
 
     def _set_round(self) -> None:
-        """If some slices are rounds behind others, contributions count in the round of the slice
-        that is furthest ahead."""
+        """Set the round in which contributions count: that of the slice that is furthest ahead, if
+        others are rounds behind it."""
         self.round = 1 + max((held.stamp.number for held in self._primaries), default=0)
 
 

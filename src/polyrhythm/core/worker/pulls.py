@@ -88,8 +88,8 @@ class Assembly:
         self._early[slice_] = before
 
     def drop_early(self, routes: tuple[Route, ...]) -> None:
-        """Routes change because a server is lost. Drop the sums that arrived before the lead
-        ordered the fold, if their server is no longer the primary of their slice. *The lost server
+        """When routes change because a server is lost, drop the sums that arrived before the lead
+        ordered the fold and whose server is no longer the primary of their slice. *The lost server
         may have sent such a sum to some workers only, and no other process has it.*"""
         self.early_since = tuple(
             since if now.primary == before.primary else now.since
@@ -103,8 +103,8 @@ class Assembly:
                 self.land(self.routes[slice_].primary, slice_, before)
 
     def settle(self) -> None:
-        """The lead has released the version, so all of its sums are final, even those that arrived
-        early."""
+        """Treat all sums of a version as final, even those that arrived early, because the lead has
+        released the version."""
         self._early.clear()
 
     def land(self, server: int, slice_: int, version: int, holds: tuple[int, ...] = ()) -> None:

@@ -177,8 +177,8 @@ class Training:
     # -- after the release ---------------------------------------------------------------------
 
     def _read_final(self, now_ns: int) -> None:
-        """The job has ended: the worker contributes nothing more, and reads the final
-        parameters."""
+        """Read the final parameters, because the job has ended. The worker contributes nothing
+        more."""
         state = self._state
         if state.mode.read_final(state.pushes.sequence):
             self.resume_if_whole(now_ns)

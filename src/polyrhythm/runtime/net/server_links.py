@@ -88,9 +88,9 @@ class ServerLinks:
     # -- beginnings ----------------------------------------------------------------------------
 
     def accept_link(self, link: Link, hello: Hello) -> None:
-        """The handshake of a peer is done. The lead's machine decides about the link; if the lead
-        runs elsewhere, this server's machine does. Before the decision, the link is read only if
-        the lead runs in this process."""
+        """Take over a link whose handshake is done. The lead's machine decides about the link; if
+        the lead runs elsewhere, this server's machine does. Before the decision, the link is read
+        only if the lead runs in this process."""
         link.outlast(self._link_timeout_s)
         link.measure_with(self._measure)
         if isinstance(hello, m.OperatorHello):
@@ -104,7 +104,7 @@ class ServerLinks:
             self._driver.post(self._name, called(link.peer, hello))
 
     def bind(self, effect: fx.Bind) -> None:
-        """A machine has decided which peer is at the other end of this link."""
+        """Give a link the name of its peer, as a machine has decided."""
         if effect.link == self._name:
             return
         if not self._leads:
@@ -119,7 +119,7 @@ class ServerLinks:
             self._driver.put(self._name, ev.Linked(server, effect.incarnation))
 
     def _bind_caller(self, effect: fx.Bind) -> None:
-        """The lead has announced the peer of this link: begin to read the link."""
+        """Begin to read a link whose peer the lead has announced."""
         link, unused = self._peers.name(effect.link, effect.peer, effect.incarnation)
         if link is None:
             return

@@ -217,8 +217,7 @@ class WorkerNode(MachineHost):
         self.timesheet.exchanged(began_ns, self._links.idle_ns - idle_ns)
 
     def _book(self) -> None:
-        """All slices of the version have arrived: use the version, and begin to count computing
-        time."""
+        """Use a version of which all slices have arrived, and begin to count computing time."""
         assert self._model is not None
         if self._own is not None:
             self._own.apply(self.loop.version)

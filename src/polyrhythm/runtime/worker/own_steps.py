@@ -102,7 +102,8 @@ class OwnSteps:
         return self._model.wire_range(slice_)
 
     def landed(self, message: m.Parameters, slices: tuple[int, ...]) -> None:
-        """The sums of these slices have arrived, or values of buffers."""
+        """Note the steps to make with the sums of these slices, which have arrived. Slices of
+        buffers are ignored."""
         if not self._held.keys() & set(slices):
             return
         steps = message.steps * len(slices) if len(message.steps) == 1 else message.steps

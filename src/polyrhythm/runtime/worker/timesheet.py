@@ -62,7 +62,7 @@ class Timesheet:
             self._pauses.look(time.monotonic_ns(), self._running_time())
 
     def resume(self) -> None:
-        """The worker has its parameters: computing begins now."""
+        """Begin to count computing time: the worker has its parameters."""
         self.look()
         self._stopped_ns = self._pauses.total_ns
         self.resumed_ns = time.monotonic_ns()
@@ -79,13 +79,14 @@ class Timesheet:
         self.resumed_ns += nanoseconds
 
     def resumed_late(self, nanoseconds: int) -> None:
-        """The device got the parameters this much later than the host did. This time counts as
-        transferring, and not as computing."""
+        """Count this time as transferring, and not as computing: the device got the parameters this
+        much later than the host did."""
         self.resumed_ns += nanoseconds
         self.transferred_ns += nanoseconds
 
     def exchanged(self, began_ns: int, idle_ns: int) -> None:
-        """The worker has sent a contribution and has got a new version. `began_ns`: when it began
+        """Divide the time in which the worker sent a contribution and got a new version into
+        waiting and transferring. `began_ns`: when it began
         to send. For `idle_ns` of the time since then its thread was idle, which counts as waiting,
         even if other threads sent or read meanwhile. The rest (filling buffers, sending, reading)
         counts as transferring.
@@ -97,8 +98,8 @@ class Timesheet:
         self.transferred_ns = took_ns - self.waited_ns
 
     def trained_through(self, began_ns: int) -> None:
-        """The worker has sent a contribution, and continues to compute without waiting for a
-        version."""
+        """Count the time in which the worker sent a contribution as transferring. The worker
+        continues to compute without waiting for a version."""
         self.resume()
         self.waited_ns = 0
         self.transferred_ns = self.resumed_ns - began_ns
@@ -130,7 +131,7 @@ class Timesheet:
         self._stopped_ns += self._pauses.since(began_ns)
 
     def begin_interval(self) -> None:
-        """If rounds end by the clock: the interval of this round begins now."""
+        """Begin the interval of this round, for policies whose rounds end by the clock."""
         self._interval_ns = time.monotonic_ns()
 
     def interval_left_ns(self, interval_ns: int) -> int:

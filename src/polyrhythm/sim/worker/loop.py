@@ -262,8 +262,8 @@ class Loop:
             self.time.resumed_ns += took_ns
 
     def _begin_steps(self) -> None:
-        """The top of the user's loop: take points and compute, contribute what is left, or
-        leave."""
+        """Begin an iteration of the user's loop: take points and compute, contribute what is left,
+        or leave."""
         if self.end_iteration is not None:
             self.end_iteration()
         visits = self._visits

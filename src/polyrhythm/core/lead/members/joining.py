@@ -88,7 +88,7 @@ class Opening(msgspec.Struct):
             self.wake_ns += paused_ns
 
     def on_lost(self) -> None:
-        """A worker has left before round 1: do not wait for it any more."""
+        """Stop waiting for a worker that left before round 1."""
         self._workers = max(1, self._workers - 1)
 
     def on_time(self, now_ns: int) -> None:

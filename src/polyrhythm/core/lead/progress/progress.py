@@ -442,7 +442,8 @@ class JobProgress:
         return max(0.0, min(found)) if found else None
 
     def break_off(self, rounds: int, why: str, now_ns: int) -> None:
-        """The job ends without a goal: close the accounts in the middle of a round."""
+        """Close the accounts in the middle of a round, because the job ends without reaching a
+        goal."""
         line = self.accounting.line(rounds, why, self._plan.passes, now_ns)
         self._add_passes(line)
         self._outbox.note("rounds", **line)

@@ -251,7 +251,7 @@ class Contributions(msgspec.Struct):
             self.owed.pop(key, None)
 
     def excuse(self, worker: int, incarnation: int) -> None:
-        """A member was removed: do not wait for the contributions that it was to send again."""
+        """Stop waiting for the contributions that a removed member was to send again."""
         for key in [key for key in self.owed if key[:2] == (worker, incarnation)]:
             del self.owed[key]
             if self._complete[key].round < self._named_before:

@@ -369,7 +369,7 @@ class RoutingTable(msgspec.Struct):
         return changed
 
     def on_round(self, now_ns: int) -> None:
-        """Every primary has folded a round."""
+        """Measure how long the round took that every primary has now folded."""
         if self._folded_ns:
             self._round_s = (now_ns - self._folded_ns) / 1e9
         self._folded_ns = now_ns
