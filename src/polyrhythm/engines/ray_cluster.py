@@ -48,7 +48,7 @@ def joined(given: str | None, cpus: float) -> Iterator[None]:
             yield
         finally:
             if not within(CLOSE_S, ray.shutdown):
-                atexit.unregister(ray.shutdown)  # at the exit of this process it would wait again
+                atexit.unregister(ray.shutdown)  # or the exit of this process waits again
                 atexit.register(_exit_without_ray)
 
 

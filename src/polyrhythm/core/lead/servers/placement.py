@@ -230,7 +230,7 @@ def forecast_hosts(
         network.rate,
         job.replicas,
         _sent_share(job),
-        # these overlap: jobs without rounds, and sums that are sent while other slices are pushed
+        # pushes and pulls overlap without rounds, and where sums are sent while others are pushed
         overlaps=not traits.rounds or sums_only(job),
     )
 
