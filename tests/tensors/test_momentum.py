@@ -250,3 +250,17 @@ def test_momentum_is_corrected_for_a_group_that_came_from_another_server() -> No
             updater.fold(held, [each.parameters for each in held], [step_of(4)] * 2)
     assert torch.equal(second.parameters, both[1].parameters)
     assert torch.equal(first.parameters, both[0].parameters)
+
+
+@pytest.mark.parametrize("options", [{}, {"nesterov": True}], ids=["plain", "nesterov"])
+def test_the_gradient_of_a_part_of_a_step_has_a_part_of_the_effect(options: dict[str, Any]) -> None:
+    """Though whole steps follow it."""
+
+    def moved(share: float) -> torch.Tensor:
+        server = Server("SGD", {"momentum": 0.9, **options}, start())
+        server.fold(gradients(1)[0], SliceStep(WEIGHT, RATE, 1, share, 1 / share))
+        for _ in range(200):
+            server.fold(torch.zeros(LENGTH), SliceStep(WEIGHT, RATE, 1))
+        return server.parameters - start()
+
+    torch.testing.assert_close(moved(0.1), 0.1 * moved(1.0), rtol=0.1, atol=1e-5)

@@ -11,7 +11,7 @@ v + a g` with `m = mu^(1/P)` and `a = (1 - m) / (1 - mu)`.* P contributions then
 by mu and add one round's gradient to it. The parameters take the path of bsp, divided into P steps.
 A worker that pulls gets parameters that already contain the movement that the velocity will make
 before this worker contributes (the derivation is in docs/decisions/029). With one member nothing
-changes.
+changes. With rounds the same rule holds for a round that is the P-th part of a whole step.
 
 torch's step leaves `v_t = mu v + g` (Adam: `b1 m + (1 - b1) g`). The function that `settle_for`
 returns corrects it to the value above. It needs only `v_t` and the gradient, and makes one pass
@@ -24,7 +24,7 @@ from typing import Any
 import torch
 
 Group = dict[str, Any]
-Settle = Callable[[Group, int, dict[str, Any], torch.Tensor, torch.Tensor], None]
+Settle = Callable[[Group, float, dict[str, Any], torch.Tensor, torch.Tensor], None]
 """A function that corrects the momentum of a parameter after its step. Its arguments are the
 parameter group, the number of steps that count as a round, the parameter's optimizer state, the
 parameter, and the mean gradient of the step."""
@@ -49,7 +49,7 @@ _WITH_A_FIRST_MOMENT = (
 
 def _sgd(
     group: Group,
-    per_round: int,
+    per_round: float,
     state: dict[str, Any],
     parameter: torch.Tensor,
     gradient: torch.Tensor,
@@ -66,7 +66,7 @@ def _sgd(
 
 def _first_moment(
     group: Group,
-    per_round: int,
+    per_round: float,
     state: dict[str, Any],
     parameter: torch.Tensor,
     gradient: torch.Tensor,

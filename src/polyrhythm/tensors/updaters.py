@@ -222,7 +222,7 @@ class Optimizer(Averaging):
             if self._settle is not None and step.per_round > 1:
                 self._settle_momentum(self._settle, step.per_round, part)
 
-    def _settle_momentum(self, settle: Settle, per_round: int, part: list[Held]) -> None:
+    def _settle_momentum(self, settle: Settle, per_round: float, part: list[Held]) -> None:
         """Correct the momentum of these slices. After the step, their aggregates contain the mean
         gradient."""
         with torch.no_grad():

@@ -24,7 +24,10 @@ def test_the_fold_of_a_round_is_a_full_step(sync: str) -> None:
 
 
 def test_a_share_of_a_round_makes_a_share_of_a_step() -> None:
-    assert stepping(4, sync="fsp").step(2.0, 0.1, 7, 0.25) == SliceStep(2.0, 0.1, 7, 0.25, 1)
+    step = stepping(4, sync="fsp", kind="gradient").step(2.0, 0.1, 7, 0.25)
+    assert step == SliceStep(2.0, 0.1, 7, 0.25, 4), "momentum decays by a quarter of a step too"
+    step = stepping(4, sync="fsp", kind="local").step(2.0, 0.1, 7, 0.25)
+    assert step == SliceStep(2.0, 0.1, 7, 0.25, 1)
 
 
 @pytest.mark.parametrize(
@@ -42,7 +45,8 @@ def test_the_share_of_a_step_depends_on_the_optimizer(
     spec = ModelSpec((), OptimizerSpec(optimizer, ({"lr": 0.1},)))
     made = Stepping(JobSpec(job="j", sync="fsp", kind=kind), spec)
     made.enlist(4)
-    assert made.step(2.0, 0.1, 7, 0.25, group=0) == SliceStep(2.0, 0.1, 7, scale, 1)
+    per_round = 4 if kind == "gradient" else 1
+    assert made.step(2.0, 0.1, 7, 0.25, group=0) == SliceStep(2.0, 0.1, 7, scale, per_round)
 
 
 def test_async_scale_is_for_jobs_without_rounds() -> None:

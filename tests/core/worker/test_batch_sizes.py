@@ -92,7 +92,7 @@ def test_one_slow_step_is_ignored_and_a_slower_machine_is_followed() -> None:
 def test_with_local_steps_a_micro_batch_is_the_users_batch_or_an_equal_part_of_the_interval() -> (
     None
 ):
-    micro = MicroBatch(64, whole=True)
+    micro = MicroBatch(64, whole=True, first=64)
     assert micro.size(1) == 64, "nothing is known yet"
     for points in (64, 64, 48, 64, 48):
         micro.on_measured(points, points * MS // 8)  # a batch takes 8 ms
@@ -109,6 +109,13 @@ def test_the_shortest_micro_batch_depends_on_the_start_and_on_the_users_batch() 
     assert cheap.shortest_ns == pytest.approx(0.8 * MS, rel=0.25)
     assert dear.shortest_ns == pytest.approx((9 + 32 * 0.1) * MS, rel=0.25)
     assert unknown.shortest_ns == 0
+
+
+def test_a_device_that_computes_any_batch_in_the_same_time_gets_half_of_the_users_batch() -> None:
+    micro = MicroBatch(64, whole=True, first=64)
+    for points in (64, 64, 48, 36, 64, 48):
+        micro.on_measured(points, 7 * MS)
+    assert micro.size(5 * MS) == 32, "the start takes longer than the interval"
 
 
 def test_the_shortest_micro_batch_has_the_fewest_points_that_are_allowed() -> None:

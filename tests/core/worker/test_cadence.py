@@ -82,7 +82,7 @@ def test_under_bspv_the_last_batch_of_a_round_has_only_the_missing_points() -> N
 
 
 def test_under_fsp_the_interval_ends_at_most_half_a_micro_batch_early() -> None:
-    cadence = choose_cadence(JobSpec(job="", sync="fsp", kind="gradient"))
+    cadence = choose_cadence(JobSpec(job="", sync="fsp", kind="statistics"))
     cadence.begin(64, 2)
     assert cadence.due(Standing(left_ns=1), TERMS) is Due.NO, "the cost of a step is unknown"
     for _ in range(2):
@@ -93,13 +93,21 @@ def test_under_fsp_the_interval_ends_at_most_half_a_micro_batch_early() -> None:
 
 
 def test_under_fsp_the_rest_of_the_interval_is_divided_into_equal_micro_batches() -> None:
-    cadence = choose_cadence(JobSpec(job="", sync="fsp", kind="gradient"))
+    cadence = choose_cadence(JobSpec(job="", sync="fsp", kind="statistics"))
     cadence.begin(64, 2)
     for _ in range(2):
         cadence.on_measured(8, 8 * MS)
     assert cadence.next_steps(Standing(left_ns=80 * MS), TERMS) == NextSteps(80, 8)
     lease = Standing(left_ns=80 * MS, points=80, everything=100)
     assert cadence.next_steps(lease, TERMS) == NextSteps(24, 8), "20 points of its lease are left"
+
+
+def test_under_fsp_gradients_are_computed_over_batches_of_the_users_size() -> None:
+    cadence = choose_cadence(JobSpec(job="", sync="fsp", kind="gradient"))
+    cadence.begin(64, 2)
+    for _ in range(2):
+        cadence.on_measured(64, 8 * MS)
+    assert cadence.next_steps(Standing(left_ns=32 * MS), TERMS) == NextSteps(4 * 64, 64)
 
 
 def test_under_fsp_a_worker_that_has_visited_its_lease_asks_for_the_barrier() -> None:
@@ -159,7 +167,7 @@ def test_a_batch_that_was_planned_for_another_number_of_points_does_not_fit() ->
 
 def test_a_micro_batch_that_would_end_long_after_the_interval_does_not_fit() -> None:
     """A point takes one millisecond, and a usual micro-batch takes eight milliseconds."""
-    cadence = ByClock()
+    cadence = ByClock("statistics")
     cadence.begin(100, 2)
     assert cadence.is_still_usable(100, Standing(left_ns=MS), TERMS), "nothing is measured yet"
     for points in (8, 4, 12, 8, 6):
@@ -170,7 +178,7 @@ def test_a_micro_batch_that_would_end_long_after_the_interval_does_not_fit() -> 
 
 
 def test_micro_batches_are_planned_beyond_the_end_of_an_interval() -> None:
-    cadence = ByClock()
+    cadence = ByClock("statistics")
     cadence.begin(100, 2)
     for points in (8, 4, 12, 8, 6):
         cadence.on_measured(points, points * MS)

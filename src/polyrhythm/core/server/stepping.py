@@ -5,8 +5,10 @@ Without rounds, each contribution is a separate step. With P members, P contribu
 round. So the learning rate of each step is scaled, in a way that depends on the optimizer
 (`power_for`), and momentum decays once per round and not once per contribution (`--async-momentum
 contribution` turns that off). With rounds, a round that has fewer points than a whole batch of
-every worker is a part of a step, and its rate is scaled in the same way. With an outer optimizer,
-the learning rate of a step is the one in `--outer`, and not that of the workers.
+every worker is a part of a step: its rate is scaled and momentum decays in the same way. Otherwise
+the gradient of a few points would enter the velocity as that of a whole batch does, and the next
+whole step would follow it. With an outer optimizer, the learning rate of a step is the one in
+`--outer`, and not that of the workers.
 
 *The inputs of a step are read here, once per step. Otherwise the view could change while a step is
 on its way to the replicas, and the primary would make a different step than they do.*
@@ -64,7 +66,9 @@ class Stepping:
                 for group, model in enumerate(spec.models)
             }
         self._rounds = not on_arrival
-        self._decays_per_round = on_arrival and job.async_momentum == "round"
+        self._decays_in_parts = (
+            job.async_momentum == "round" if on_arrival else steps_on_servers(job.kind)
+        )
         self._outer_rate = outer_rate(job.outer)
         self._members = 1
 
@@ -84,10 +88,11 @@ class Stepping:
         the contribution with the highest clock; `rate` is None if there is no contribution. `share`
         says how many points the round has, as a share of a whole batch. `group` is the parameter
         group of the slice."""
-        members = self._members
         power = self._power if group is None else self._powers.get(group, self._power)
-        scale = share**power if self._rounds else members**-power
-        per_round = members if self._decays_per_round else 1
+        parts = float(self._members)
+        if self._rounds:
+            parts = 1 / share if share else 1.0
+        per_round = parts if self._decays_in_parts else 1.0
         if self._outer_rate is not None:
             rate = self._outer_rate
-        return SliceStep(weight, rate or 0.0, clock, scale, per_round)
+        return SliceStep(weight, rate or 0.0, clock, parts**-power, per_round)

@@ -7,7 +7,8 @@ import math
 
 _AIM_NS = 8_000_000
 _FIRST = 8
-"""The number of points in a micro-batch while no micro-batch has been measured."""
+"""The number of points in a micro-batch while no micro-batch has been measured. A slow worker would
+delay the first rounds with a whole batch."""
 _MEMORY = 0.9
 """When a measurement is added, the weight of all earlier ones is multiplied by this factor."""
 _START, _START_OF_SHORTEST = 0.25, 0.5
@@ -30,10 +31,11 @@ class MicroBatch:
     milliseconds. The rest of the interval is divided into equal micro-batches, so that the last one
     ends with the interval.*
 
-    A micro-batch has at most as many points as the user's batch. With kind local, every micro-batch
-    is a step of the user's optimizer, whose learning rate was chosen for the user's batch. So with
-    kind local (`whole`) a micro-batch is as near to the size of the user's batch as an equal
-    division of the interval allows.
+    A micro-batch has at most as many points as the user's batch. With `whole` it is as near to this
+    size as an equal division of the interval allows. With kind local, every micro-batch is a step of
+    the user's optimizer, whose learning rate was chosen for the user's batch. With kind gradient,
+    small batches would waste a device that computes a whole one in the same time. *A GPU does, and
+    its times vary so much that the fit below cannot find this from small batches alone.*
 
     The time of a micro-batch is modelled as `start + points * point`, fitted to the measured times.
     Without `start`, the model would fail for a slow worker with small micro-batches: it would take
@@ -43,10 +45,14 @@ class MicroBatch:
     other and is not counted.
     """
 
-    def __init__(self, most: int, least: int = 1, *, whole: bool = False) -> None:
+    def __init__(
+        self, most: int, least: int = 1, *, whole: bool = False, first: int = _FIRST
+    ) -> None:
         """`most`: the points of the user's batch. `least`: the fewest points of a micro-batch.
-        `whole`: make micro-batches as large as the user's batch."""
+        `whole`: make micro-batches as large as the user's batch. `first`: the points of a
+        micro-batch while none has been measured."""
         self.most = most
+        self._first = first
         self._least = self._allowed = least
         self._whole = whole
         self._weight = 0.0
@@ -75,8 +81,7 @@ class MicroBatch:
         always allowed. 0 if the time is unknown."""
         if not self._weight:
             return 0
-        points = min(self.most / 2, self._efficient(_START_OF_SHORTEST))
-        return max(1, round(self._takes(max(1.0, self._least, points))))
+        return max(1, round(self._takes(max(1.0, self._least, self._fewest()))))
 
     def takes_ns(self, points: float) -> float:
         """The expected time of a micro-batch of this many points; 0 if unknown."""
@@ -98,14 +103,14 @@ class MicroBatch:
 
     def _divide(self, left_ns: int) -> tuple[int, float]:
         if not self._weight:
-            return 1, self.most if self._whole else _FIRST
+            return 1, self._first
         whole_ns = self._takes(self.most)
         parts = max(1, round(left_ns / self.usual_ns), math.ceil(left_ns / whole_ns - _VARIED))
         start, point = self._line
         return parts, (left_ns / parts - start) / point
 
     def _bounded(self, points: float) -> int:
-        return max(self._least, min(self.most, round(points)))
+        return max(self._least, min(self.most, round(max(points, self._fewest()))))
 
     def on_measured(self, points: float, took_ns: int, times: int = 1) -> None:
         """Add a measurement, or `times` equal ones in a row."""
@@ -133,6 +138,10 @@ class MicroBatch:
         start, point = self._line
         aimed = (_AIM_NS - start) / point
         return self._bounded(max(aimed, self._efficient()))
+
+    def _fewest(self) -> float:
+        """The points of the shortest micro-batch; 0 while no micro-batch has been measured."""
+        return min(self.most / 2, self._efficient(_START_OF_SHORTEST)) if self._weight else 0.0
 
     def _efficient(self, share: float = _START) -> float:
         """The number of points of a micro-batch whose start takes this share of its time."""

@@ -23,7 +23,7 @@ import msgspec
 
 from polyrhythm.core.batches import wanted
 from polyrhythm.core.effects import Resume
-from polyrhythm.core.kinds import steps_on_workers
+from polyrhythm.core.kinds import keeps_rows, steps_on_workers
 from polyrhythm.core.sync.barrier.abandoning import abandons, parse_patience
 from polyrhythm.core.sync.registry import traits_of
 from polyrhythm.core.worker.batch_sizes import MicroBatch
@@ -234,15 +234,17 @@ class ByPoints(_Untimed):
 
 
 class ByClock:
-    def __init__(self, patience_ns: int | None = None, *, whole: bool = False) -> None:
-        """`whole`: each micro-batch is a step of the user's optimizer. `patience_ns`: see
-        `abandoning`."""
+    def __init__(self, kind: str, patience_ns: int | None = None) -> None:
+        """`kind`: of the job's contributions. `patience_ns`: see `abandoning`."""
+        self._kind = kind
         self._patience_ns = patience_ns
-        self._whole = whole
         self._micro: MicroBatch | None = None
 
     def begin(self, batch: int, least: int) -> None:
-        self._micro = MicroBatch(batch, least, whole=self._whole)
+        if steps_on_workers(self._kind):
+            self._micro = MicroBatch(batch, least, whole=True, first=batch)
+        else:
+            self._micro = MicroBatch(batch, least, whole=not keeps_rows(self._kind))
 
     def at_least(self, points: int) -> None:
         if self._micro is not None:
@@ -305,7 +307,7 @@ class ByClock:
 def choose_cadence(job: JobSpec) -> Cadence:
     traits, local = traits_of(job.sync), steps_on_workers(job.kind)
     if traits.timed:
-        return ByClock(parse_patience(job.abandon), whole=local)
+        return ByClock(job.kind, parse_patience(job.abandon))
     if traits.gathers:
         return ByPoints()
     if traits.plans_steps:

@@ -164,9 +164,9 @@ class SliceStep(msgspec.Struct, frozen=True, array_like=True):
     scale: Number = 1.0
     """The fraction of a full step: of the round, or of one contribution if there are no rounds
     (`core/server/stepping.py`)."""
-    per_round: Count = 1
-    """How many steps count as one round (n). Momentum decays once per round, so each step
-    multiplies it by the n-th root of the momentum factor."""
+    per_round: Number = 1.0
+    """How many steps like this one count as one round (n). Momentum decays once per round, so each
+    step multiplies it by the n-th root of the momentum factor."""
 
     def alike(self, other: "SliceStep") -> bool:
         """Whether one call of the optimizer can make this step and `other`, if their rates are
