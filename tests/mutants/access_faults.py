@@ -434,4 +434,13 @@ ACCESS: tuple[Mutant, ...] = (
         "False",
         "tests/runtime/net/test_handshake.py::test_a_server_uses_the_digest_that_it_was_told_to_use",
     ),
+    mutant(
+        "payloads-of-any-job",
+        "A server reads payloads that are larger than the slices of its job.",
+        "runtime:greet",
+        "limits_for(job)",
+        "MEMBER",
+        "tests/runtime/net/test_handshake.py"
+        "::test_a_server_accepts_no_larger_payloads_than_the_slices_of_its_job",
+    ),
 )

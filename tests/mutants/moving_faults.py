@@ -103,6 +103,22 @@ MOVING: tuple[Mutant, ...] = (
         f"{_FOLDS}::test_a_server_that_gets_a_slice_without_this_fold_must_fold_again",
     ),
     mutant(
+        "folds-end-while-slices-change-hands",
+        "A fold counts as complete although a lost server's slices were not folded.",
+        "core:ByRounds.on_folded",
+        "not moving and self._rounds.on_folded(message, self._routing.primaries)",
+        "self._rounds.on_folded(message, self._routing.primaries)",
+        f"{_FOLDS}::test_a_fold_is_not_over_while_slices_of_a_lost_server_change_hands",
+    ),
+    mutant(
+        "folds-repeated-without-lost-contributions",
+        "A slice that a server takes over is folded before a lost contribution was sent again.",
+        "core:ByRounds.recount",
+        "not self._contributions.owed",
+        "True",
+        f"{_FOLDS}::test_a_fold_is_not_repeated_before_a_lost_contribution_was_sent_again",
+    ),
+    mutant(
         "promoted-between-folds",
         "With rounds slices get new primaries while contributions are on their way.",
         "core:LeadMachine._advance_between_folds",

@@ -455,4 +455,13 @@ RUNTIME: tuple[Mutant, ...] = (
         "tests/api/test_failures.py"
         "::test_a_result_says_why_a_job_has_ended_without_a_goal[without a word]",
     ),
+    mutant(
+        "buffers-in-flight-sent-again",
+        "The change of a buffer whose contribution is in flight is sent a second time.",
+        "tensors:BufferChanges.set_apart",
+        "self._base[index].copy_(left)",
+        "None",
+        "tests/tensors/test_changes.py"
+        "::test_a_change_whose_contribution_is_in_flight_is_not_sent_again",
+    ),
 )

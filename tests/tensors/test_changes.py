@@ -89,6 +89,15 @@ def test_what_has_changed_since_the_last_contribution_is_added_to_a_new_version(
     assert buffers.sent == [0.0, 4.0]
 
 
+def test_a_change_whose_contribution_is_in_flight_is_not_sent_again() -> None:
+    buffers = Buffers([1.0, 1.0], aside=True)
+    buffers.of(buffers.flat)[0] = 2.0
+    assert buffers.sent == [1.0, 0.0]
+    buffers.of(buffers.flat)[1] = 5.0
+    buffers.changes.set_apart()
+    assert buffers.sent == [0.0, 4.0]
+
+
 def test_a_buffer_of_its_own_that_is_not_finite_gets_its_last_values_again() -> None:
     buffers = Buffers([1.0, 2.0], sharing=LOCAL)
     buffers.own[0] = math.nan

@@ -82,8 +82,9 @@ def test_with_one_member_every_step_is_torch_s_own(name: str, options: dict[str,
         {"momentum": 0.9},
         {"momentum": 0.9, "nesterov": True},
         {"momentum": 0.6, "dampening": 0.25},
+        {"momentum": 1.0},
     ],
-    ids=["plain", "nesterov", "dampened"],
+    ids=["plain", "nesterov", "dampened", "undamped"],
 )
 def test_sgd_applies_a_gradient_at_once_and_decays_its_velocity_by_the_root(
     options: dict[str, Any], members: int
@@ -102,7 +103,8 @@ def test_sgd_applies_a_gradient_at_once_and_decays_its_velocity_by_the_root(
         if options.get("nesterov"):
             moved = taken + mu * moved
         parameters -= RATE / members * moved
-        velocity = decay * velocity + (1 - decay) / (1 - mu) * taken
+        fresh = (1 - decay) / (1 - mu) if mu < 1 else 1 / members
+        velocity = decay * velocity + fresh * taken
         ours.fold(gradient, step_of(members))
     torch.testing.assert_close(ours.parameters.double(), parameters, rtol=1e-4, atol=1e-5)
 

@@ -19,7 +19,14 @@ from polyrhythm.learn.pointwise.fuzzy import (
 from polyrhythm.learn.pointwise.kmeans import KMeansAlgorithm, given_centers, plus_plus
 from polyrhythm.learn.pointwise.layout import Arrays
 from polyrhythm.learn.pointwise.local import fit_local
-from polyrhythm.learn.pointwise.nearest import distance_rows, labels_of, lowest, rank_of, scratch_of
+from polyrhythm.learn.pointwise.nearest import (
+    Nearest,
+    distance_rows,
+    labels_of,
+    lowest,
+    rank_of,
+    scratch_of,
+)
 
 DTYPES = [np.float32, np.float64]
 
@@ -527,3 +534,15 @@ def test_of_equally_near_centres_the_first_is_found(k: int) -> None:
     distance = np.random.default_rng(k).integers(0, 5, (k, 1_000)).astype(np.float32)
     found = lowest(distance, distance.min(0), rank_of(k))
     assert np.array_equal(found, distance.argmin(0))
+
+
+def test_the_second_nearest_centre_is_known_for_points_that_have_moved_too() -> None:
+    generator = np.random.default_rng(4)
+    x, centers = generator.normal(size=(50, 3)), generator.normal(size=(4, 3))
+    scratch = scratch_of(4, len(x), x.dtype)
+    nearest = Nearest(centers, x.dtype)
+    distance = np.sort((centers * centers).sum(1)[:, None] - 2 * centers @ x.T, axis=0)
+    for old in (None, nearest.label(x, scratch), np.zeros(len(x), np.int32)):
+        found = nearest.moved(x, old, scratch)
+        if old is not None:
+            np.testing.assert_allclose(found.second(scratch), distance[1], atol=1e-12)

@@ -7,8 +7,9 @@ import pytest
 
 from polyrhythm.errors import FrameError, LinkError
 from polyrhythm.io.memory import memory_pair
-from polyrhythm.runtime.net.handshake import acceptor, greet, introduce, patience
+from polyrhythm.runtime.net.handshake import acceptor, greet, introduce, limits_for, patience
 from polyrhythm.wire import messages as m
+from polyrhythm.wire.frames import MEMBER
 from polyrhythm.wire.digests import Digest
 from polyrhythm.wire.proof import Secret
 
@@ -117,3 +118,12 @@ def test_a_link_whose_handshake_fails_gives_its_memory_back() -> None:
 
 def test_a_hello_that_names_no_job_is_accepted() -> None:
     assert greeted(hello(job=""), "auto").name == "s1"
+
+
+def test_a_server_accepts_no_larger_payloads_than_the_slices_of_its_job() -> None:
+    here, _ = memory_pair("s1", "w0")
+    agreed: list[Any] = []
+    here.agree = lambda digest, limits: agreed.append(limits)  # type: ignore[method-assign]
+    job = m.JobSpec(job="j", slice_nbytes=256 * 1024)
+    greet(here, hello(), "s1", m.Address("", 0, "", ""), "auto", job)
+    assert agreed == [limits_for(job)] and agreed[0].payload_nbytes < MEMBER.payload_nbytes

@@ -235,28 +235,64 @@ def test_the_routes_of_a_move_in_a_fold_name_the_contributions_of_this_fold() ->
     assert stage.lead._rounds.folded == 1, "no server has folded round 2 yet"
 
 
-def test_a_server_that_gets_a_slice_without_this_fold_must_fold_again() -> None:
-    """s0 has folded round 1 in its own slices when it becomes the primary of a slice of s1, which
-    died before its replica had the fold."""
-    stage = Stage(workers=1, servers=3, replicas=1)
+def fold_without_s1(**job: object) -> Stage:
+    """Three servers with one copy of each slice. The fold of round 1 is ordered. If s1 dies, s2 has
+    all of its slices."""
+    stage = Stage(workers=1, servers=3, replicas=1, **job)
     stage.hello("worker-0")
     stage.attach(0, spec((16 * 12,)))
     stage.from_servers(m.Placed)
     stage.from_servers(m.Seeded)
     stage.folded(0)
-    stage.contribute(0, 1)
+    assert sent(stage.contribute(0, 1), m.Fold)
+    return stage
+
+
+def answer(stage: Stage, kind: type[m.Message], server: int, **fields: object) -> list[Effect]:
+    return stage.tell(kind(**{"server": server, "routing": stage.routing, **fields}))
+
+
+def test_a_server_that_gets_a_slice_without_this_fold_must_fold_again() -> None:
+    """s2 has folded round 1 in its own slices when it becomes the primary of a slice of s1, which
+    died before its replica had the fold."""
+    stage = fold_without_s1()
     for server in (0, 2):
-        stage.tell(m.Folded(server=server, routing=stage.routing, round=1, weight=2.0))
+        answer(stage, m.Folded, server, round=1, weight=2.0)
     (place,) = sent(stage.closed("s1"), m.Place, "s0")
-    assert {route.primary for route in place.routes} == {0, 2}
+    assert {route.primary for route in place.routes if route.since == stage.routing} == {2}
     row = (m.Row(0, stage.incarnations[0], 1),)
-    effects = []
-    for server, round_ in ((0, 0), (2, 1)):
-        effects += stage.tell(
-            m.Placed(server=server, routing=stage.routing, round=round_, rows=row)
-        )
-    assert [fold.round for fold in sent(effects, m.Fold, "s0")] == [1]
-    assert not sent(effects, m.Fold, "s2")
-    assert not sent(effects, m.Release), "s0 has not folded all of its slices yet"
-    effects = stage.tell(m.Folded(server=0, routing=stage.routing, round=1, weight=2.0))
+    effects = answer(stage, m.Placed, 0, round=1, rows=row)
+    effects += answer(stage, m.Placed, 2, round=0, rows=row)
+    assert [fold.round for fold in sent(effects, m.Fold, "s2")] == [1]
+    assert not sent(effects, m.Fold, "s0")
+    assert not sent(effects, m.Release), "s2 has not folded all of its slices yet"
+    effects = answer(stage, m.Folded, 2, round=1, weight=2.0)
     assert [release.round for release in sent(effects, m.Release)] == [1]
+
+
+def test_a_fold_is_not_over_while_slices_of_a_lost_server_change_hands() -> None:
+    """s0 and s2 answer for the slices that they had. They are the only primaries now, but s2 has not
+    folded the slices of s1."""
+    stage = fold_without_s1()
+    stage.closed("s1")
+    for server in (0, 2):
+        assert not sent(answer(stage, m.Folded, server, round=1, weight=2.0), m.Release)
+    row = (m.Row(0, stage.incarnations[0], 1),)
+    effects = answer(stage, m.Placed, 0, round=1, rows=row)
+    effects += answer(stage, m.Placed, 2, round=0, rows=row)
+    assert sent(effects, m.Fold, "s2") and not sent(effects, m.Release)
+    assert [routing.secured for routing in sent(effects, m.Routing, "w0")] == [0]
+
+
+def test_a_fold_is_not_repeated_before_a_lost_contribution_was_sent_again() -> None:
+    """s2 gets a slice in which the contribution of round 1 is missing. If it folded now, the fold
+    would lack this contribution."""
+    stage = fold_without_s1()
+    answer(stage, m.Folded, 0, round=1, weight=2.0)
+    stage.closed("s1")
+    row = (m.Row(0, stage.incarnations[0], 1),)
+    effects = answer(stage, m.Placed, 0, round=1, rows=row)
+    effects += answer(stage, m.Placed, 2, round=0)
+    assert stage.lead._contributions.owed and not sent(effects, m.Fold)
+    effects = answer(stage, m.Arrived, 2, **stage.who(0), sequence=1, round=1)
+    assert [fold.round for fold in sent(effects, m.Fold, "s2")] == [1]
