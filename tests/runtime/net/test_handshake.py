@@ -9,8 +9,8 @@ from polyrhythm.errors import FrameError, LinkError
 from polyrhythm.io.memory import memory_pair
 from polyrhythm.runtime.net.handshake import acceptor, greet, introduce, limits_for, patience
 from polyrhythm.wire import messages as m
-from polyrhythm.wire.frames import MEMBER
 from polyrhythm.wire.digests import Digest
+from polyrhythm.wire.frames import MEMBER
 from polyrhythm.wire.proof import Secret
 
 
