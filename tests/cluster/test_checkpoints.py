@@ -81,14 +81,17 @@ def test_all_slices_of_a_checkpoint_count_the_same_visits(tmp_path: Path, sync: 
 def test_a_job_killed_at_any_step_of_writing_resumes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    """The workers wait at a gate after two checkpoints, until the test has said which step it is. They
-    wait again before their last batches, because a job that has ended reaches no step."""
+    """The workers wait at a gate after each of two checkpoints: no checkpoint begins before the one
+    before it is written. At the second gate the test says which step it is. The workers wait again
+    before their last batches, because a job that has ended reaches no step."""
     file = tmp_path / "crash-at"
     monkeypatch.setenv("POLYRHYTHM_CRASH_AT", str(file))
     points = POINTS // 2
     job = (*VISITS, "--epochs", EPOCHS, "--workers", 2, "--servers", 2, "--keep", 1)
-    job += ("--set", f"points={points}", "--set", "gates=7:14", "--checkpoint-every", "3rounds")
+    job += ("--set", f"points={points}", "--set", "gates=4:7:14", "--checkpoint-every", "3rounds")
     with Command(*job, cwd=tmp_path, trace=False) as command:
+        wait_until(lambda: command.journal("checkpoint"), "a checkpoint")
+        (tmp_path / "gate-4").touch()
         wait_until(lambda: len(command.journal("checkpoint")) >= 2, "two checkpoints")
         file.write_text(step)
         (tmp_path / "gate-7").touch()
