@@ -48,7 +48,7 @@ def refusals(job: Command, long_job: Path, **environ: str) -> list[str]:
         start(*words, cwd=job.cwd, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
         for words in commands
     ]
-    said = [peer.communicate(60)[1] for peer in peers]
+    said = [peer.communicate(timeout=100)[1] for peer in peers]
     assert [peer.returncode for peer in peers] == [1, 1, 1], said
     return [line for text in said for line in text.splitlines() if "connecting to" not in line]
 
