@@ -9,6 +9,10 @@ shut down cleanly.
 """
 
 import gc
+
+if __name__ == "__main__":
+    gc.disable()  # imports make little garbage, and to search for it takes a tenth of their time
+
 import os
 import selectors
 import signal
@@ -43,6 +47,7 @@ def main(engine: socket.socket, preload: list[str], *, cuda: bool, steps: bool) 
     prepare_optimizers(steps=steps)
     if cuda:
         _tell(engine, Exit(found=look_for_cuda_in_child()), set())
+    gc.enable()
     gc.collect()
     # without this, a garbage collection in a child would write to the pages of imported modules, and the
     # kernel would have to copy these pages
