@@ -8,6 +8,8 @@ import pytest
 
 from tests.cluster.processes import Command, call, wait_until
 
+EPOCHS = 20
+"""The passes of a job whose slices move: as few as the moves allow."""
 JOB = """
 import os, time
 import torch
@@ -58,9 +60,9 @@ def test_two_runs_compute_the_same_bits(tmp_path: Path, flags: list[object]) -> 
 def test_moving_slices_change_no_bit(tmp_path: Path) -> None:
     """Two servers join, and three are drained, one of them a joiner."""
     job = tmp_path / "job.py"
-    unhurried = "0.004 if os.path.exists('moved') else 0.05"
+    unhurried = "0.004 if os.path.exists('moved') else 0.1"
     job.write_text(JOB.replace("os.urandom(1)[0] / 255 * 0.004", unhurried))
-    common = ("--workers", 2, "--servers", 4, "--epochs", 40, "--deterministic", "--json")
+    common = ("--workers", 2, "--servers", 4, "--epochs", EPOCHS, "--deterministic", "--json")
     found = []
     for moves in (False, True):
         folder = tmp_path / str(moves)
@@ -74,7 +76,7 @@ def test_moving_slices_change_no_bit(tmp_path: Path) -> None:
                 assert not command.journal("ended")
                 (folder / "moved").touch()
             assert command.wait(90) == 0, command.stderr()
-        assert json.loads(command.stdout())["points"] == 40 * 203
+        assert json.loads(command.stdout())["points"] == EPOCHS * 203
         found.append((folder / "bits").read_bytes())
     assert found[0] == found[1]
 
