@@ -9,8 +9,8 @@ step, beside four new actors that import torch, and four that also make an optim
 seconds from the death of a worker until it contributes again, beside a new actor that imports torch.
 `rayps`: the experiments of RayPS's Figs. 5 and 6, beside Ray's documented parameter server; this needs
 MNIST in `$POLYRHYTHM_DATA/mnist`. All figures but those of `rayps` are medians of up to `--repeat`
-runs: a study that takes long makes fewer, so that `--all` takes about ten minutes on a quiet machine.
-`--docs` writes the tables into README.md of this folder, and draws the picture there.
+runs: a study that takes long makes fewer, so that `--all` takes about a quarter of an hour on a quiet
+machine. `--docs` writes the tables into README.md of this folder, and draws the picture there.
 """
 
 import argparse

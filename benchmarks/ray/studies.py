@@ -31,8 +31,8 @@ COUNTS = (1, 2, 4, 8)
 _GIVE_UP_S = 120.0
 _MOST_DEATHS = 4
 """A worker that dies five times in a row soon after its start is not started again."""
-_STUDY_S = 45.0
-"""No run is repeated after this time, so that all studies together take about ten minutes."""
+_STUDY_S = 80.0
+"""No run is repeated after this time, so that all studies take about a quarter of an hour."""
 
 
 @contextmanager

@@ -15,10 +15,19 @@ from pathlib import Path
 import pytest
 
 from polyrhythm.observe.journal import read_journal
+from polyrhythm.observe.output import log_file
 from polyrhythm.observe.runs import JOURNAL
 from tests.cluster.namespaces import network
 from tests.cluster.operators import commands_reach
-from tests.cluster.ray_jobs import HEAVY, JOB, command, environment, started, trains
+from tests.cluster.ray_jobs import (
+    HEAVY,
+    JOB,
+    command,
+    environment,
+    nothing_is_left,
+    started,
+    trains,
+)
 from tests.commands.start import run
 from tests.ray_cluster import RayCluster, own_cluster, soon
 from tests.ray_nodes import RayNodes, ray_nodes, users_of
@@ -293,6 +302,51 @@ def test_a_ray_job_with_a_working_dir_brings_the_modules_beside_the_file(tmp_pat
         soon(was_taken, "the node has no agent")
         assert ended[-1].returncode == 0, ended[-1].stdout + ended[-1].stderr
         assert "5 rounds" in ended[-1].stdout, ended[-1].stdout
+
+
+# -- Ray Data --------------------------------------------------------------------------------------
+
+READS = """
+import ray
+import torch
+
+
+def main(worker):
+    model = torch.nn.Linear(1, 1)
+    optimizer = worker.attach(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    points = ray.data.range(64, override_num_blocks=1)
+    for batch in worker.batches(points, batch_size=8):
+        print("points", *batch["id"].tolist())
+        model(batch["id"].float().unsqueeze(1) / 64).mean().backward()
+        optimizer.step()
+"""
+
+
+def test_the_workers_divide_a_data_set_of_ray(ray_cluster: RayCluster, tmp_path: Path) -> None:
+    (tmp_path / "job.py").write_text(READS)
+    free = ("--resources-per-worker", "CPU=0.5", "--resources-per-server", "CPU=0.5")
+    few = ("--workers", 2, "--servers", 1, "--rounds", 3, "--name", "mine")
+    ended = subprocess.run(
+        command(ray_cluster, "job.py", *few, *free),
+        cwd=tmp_path,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert "the points of a ray.data.Dataset have no numbers" in ended.stderr
+    logs = [log_file(tmp_path / "runs" / "mine", f"worker-{number}") for number in (0, 1)]
+    read = [
+        [int(word) for word in line.split()[1:]]
+        for log in logs
+        for line in log.read_text().splitlines()
+        if line.startswith("points ")
+    ]
+    assert len(read) >= 6 and all(batch == list(range(batch[0], batch[0] + 8)) for batch in read)
+    firsts = [batch[0] for batch in read]
+    assert len(set(firsts)) == len(firsts), "two workers got the same points"
+    nothing_is_left(ray_cluster)
 
 
 # -- operators and workers from elsewhere ----------------------------------------------------------
