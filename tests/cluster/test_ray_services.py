@@ -24,7 +24,6 @@ from tests.cluster.ray_jobs import (
     JOB,
     command,
     environment,
-    nothing_is_left,
     started,
     trains,
 )
@@ -322,18 +321,20 @@ def main(worker):
 """
 
 
-def test_the_workers_divide_a_data_set_of_ray(ray_cluster: RayCluster, tmp_path: Path) -> None:
+def test_the_workers_divide_a_data_set_of_ray(tmp_path: Path) -> None:
+    """The cluster is one of its own, because an actor of Ray Data stays on it."""
     (tmp_path / "job.py").write_text(READS)
     free = ("--resources-per-worker", "CPU=0.5", "--resources-per-server", "CPU=0.5")
     few = ("--workers", 2, "--servers", 1, "--rounds", 3, "--name", "mine")
-    ended = subprocess.run(
-        command(ray_cluster, "job.py", *few, *free),
-        cwd=tmp_path,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    with own_cluster() as cluster:
+        ended = subprocess.run(
+            command(cluster, "job.py", *few, *free),
+            cwd=tmp_path,
+            env=environment(),
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
     assert ended.returncode == 0, ended.stderr
     assert "the points of a ray.data.Dataset have no numbers" in ended.stderr
     logs = [log_file(tmp_path / "runs" / "mine", f"worker-{number}") for number in (0, 1)]
@@ -346,7 +347,6 @@ def test_the_workers_divide_a_data_set_of_ray(ray_cluster: RayCluster, tmp_path:
     assert len(read) >= 6 and all(batch == list(range(batch[0], batch[0] + 8)) for batch in read)
     firsts = [batch[0] for batch in read]
     assert len(set(firsts)) == len(firsts), "two workers got the same points"
-    nothing_is_left(ray_cluster)
 
 
 # -- operators and workers from elsewhere ----------------------------------------------------------
