@@ -90,6 +90,15 @@ CLUSTER: tuple[Mutant, ...] = (
         f"{_MESSAGES}::test_the_exit_status_comes_with_the_last_entry",
     ),
     mutant(
+        "server-that-ends-with-the-lead-is-lost",
+        "A job that resumes goes on with one server less, because a server saw the lead's end first.",
+        "engines:Supervisor._on_server_exit",
+        "over or follows or self._job.respawn",
+        "over or self._job.respawn",
+        "tests/engines/test_cluster_events.py"
+        "::test_a_server_that_ends_with_the_lead_does_not_count_as_lost",
+    ),
+    mutant(
         "stopped-trial-without-a-word",
         "The journal of a trial that Ray Tune stops does not say that it was stopped.",
         "engines:Supervisor.run",

@@ -70,6 +70,14 @@ PLACEMENT: tuple[Mutant, ...] = (
         f"{_DIVISION}::test_servers_with_different_rates_can_hold_different_numbers_of_slices",
     ),
     mutant(
+        "sums-in-large-slices",
+        "With the optimizer on workers, pulls begin late and end late, because slices are large.",
+        "core:choose_division",
+        "LEAST_SUMMED if overlaps else LEAST_SLICES",
+        "LEAST_SLICES",
+        f"{_DIVISION}::test_sums_that_are_sent_back_early_have_small_slices",
+    ),
+    mutant(
         "slices-do-not-stay",
         "A new assignment ignores where slices are.",
         "core:assign_slices",
