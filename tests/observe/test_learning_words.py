@@ -276,6 +276,17 @@ def test_a_run_that_settles_again_and_again_says_so_once() -> None:
     assert any("the objective rises" in words for words in told)
 
 
+def test_an_objective_that_rises_again_and_again_is_told_ever_less_often() -> None:
+    """The story has every rise; a terminal gets the first, second, fourth and eighth."""
+    teller = Teller(job())
+    told = [
+        teller.take(learning(float(rises), "rising", **{**RISING, "rises": rises}))
+        for rises in range(1, 10)
+    ]
+    shown = [rises for rises, (said,) in enumerate(told, 1) if not said.routine]
+    assert shown == [1, 2, 4, 8]
+
+
 def test_progress_shows_a_fault() -> None:
     state = begun(learning(4.0, "rising", **RISING), **SGD)
     assert "objective 2.0000 (rising)" in tables.headline(state, None, 5.0)

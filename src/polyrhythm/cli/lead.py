@@ -32,7 +32,7 @@ from polyrhythm.observe.reasons import in_words
 from polyrhythm.observe.runs import JOURNAL as JOURNAL_FILE
 from polyrhythm.observe.runs import Run, RunProcess, find_run, load_run, running
 from polyrhythm.observe.state import fold
-from polyrhythm.observe.words import listed
+from polyrhythm.observe.words import either
 from polyrhythm.runtime.operator import ask_lead
 from polyrhythm.wire.messages import JournalPage, OperatorAnswer, OperatorRequest
 from polyrhythm.wire.messages.operator import JOURNAL
@@ -109,7 +109,7 @@ def _running_runs(runs_dir: Path) -> str:
     names = [path.name if counts[path.name] == 1 else str(path) for path in found]
     if not names:
         return "RUN is missing, and no job of yours is running on this machine"
-    return f"RUN is missing: give the name of a running job: {listed(names)}"
+    return f"RUN is missing: give the name of a running job: {either(names)}"
 
 
 def _find(run: str | None, runs_dir: Path, secret_file: Path | None) -> Path | Lead:
@@ -197,7 +197,7 @@ def _lead_of_deleted(run: str, jobs: list[ListedJob], secret_file: Path | None) 
     """The lead of a job whose folder was deleted while it runs: the index of this user's jobs has its
     address and its secret."""
     if len(jobs) != 1:
-        addresses = listed(f"{_reachable(job.host)}:{job.port}" for job in jobs)
+        addresses = either(f"{_reachable(job.host)}:{job.port}" for job in jobs)
         raise RunError(
             f"the folders of {len(jobs)} running runs named {run!r} were deleted: give the address of"
             f" one: {addresses}"

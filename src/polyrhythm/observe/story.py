@@ -479,7 +479,10 @@ class Teller:
                 return []
             self._told_settled = True
         tries = [] if self._job is None else learning_remedies(self.state, self._job)
-        return [self._say(f"{said}; try {tries[0]}" if tries else said, None)]
+        text = f"{said}; try {tries[0]}" if tries else said
+        # an objective that rises again and again is noise, of which a terminal needs few lines
+        rises = 0 if self.state.finding is None else self.state.finding.rises
+        return [replace(self._say(text, None), routine=rises & (rises - 1) != 0)]
 
     def _ended(self, line: dict[str, Any]) -> list[Sentence]:
         reason = ended_in_words(self.state) or ""
