@@ -52,7 +52,7 @@ class RunDeleted(RunError):
 
 
 class CodeMissing(UsageError):
-    """A worker has no code for the job that it has joined: neither a file of its own, nor one
+    """A worker has no code for the job that it has joined: neither its own file, nor one
     that the job sends."""
 
     status = 1

@@ -192,9 +192,7 @@ def test_a_loader_with_a_sampler_of_its_own_is_not_counted(
     }
     assert counted == 100 + 8
     said = capsys.readouterr().err
-    assert (
-        said.count("passes are not counted, because the DataLoader has a sampler of its own") == 1
-    )
+    assert said.count("passes are not counted, because the DataLoader has its own sampler") == 1
 
 
 def test_a_stream_is_divided_among_the_workers(capsys: pytest.CaptureFixture[str]) -> None:

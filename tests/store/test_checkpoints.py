@@ -226,7 +226,7 @@ def test_a_job_that_fell_behind_another_in_one_store_is_told(
     for number in range(1, last + 1):
         write_checkpoint(store, number)
     prune(store, keep)
-    with pytest.raises(StoreTaken, match="give every job a store of its own"):
+    with pytest.raises(StoreTaken, match="give every job its own store"):
         write_checkpoint(store, 1)
     whole = [each.number for each in listing(store) if each.fault is None]
     assert whole == [*range(1, last + 1)][-keep:]

@@ -137,7 +137,7 @@ def with_store(spec: JobSpec, store: str | None, runs_dir: Path) -> JobSpec:
     before = next_number(opened) - 1
     if before and not (spec.resume and is_same_store(url, spec.resume)):
         raise UsageError(
-            f"--store {store} has checkpoints of another job: give every job a store of its own, or"
+            f"--store {store} has checkpoints of another job: give every job its own store, or"
             f" continue that job with 'polyrhythm resume {store}'"
         )
     return msgspec.structs.replace(spec, store=url, checkpoints=before)

@@ -3,7 +3,7 @@
 types that are accepted, the options of each command, the fields of the job, and the options that a
 job's DEFAULTS may have.
 
-Which options of a job work together is a table of its own, because simulated jobs need it too
+Which options of a job work together is a separate table, because simulated jobs need it too
 (`core/combinations.py`).
 """
 

@@ -12,8 +12,8 @@ Command = Callable[..., None]
 
 def flags_from(function: Callable[..., Any]) -> Callable[[Command], Command]:
     """A decorator: the command gets every keyword of `function` as a flag, before its own flags.
-    The command receives the values of these flags in its `**options`. A keyword without an annotation
-    of its own has that of `train`."""
+    The command receives the values of these flags in its `**options`. A keyword without its own
+    annotation has that of `train`."""
     listed = inspect.signature(train).parameters
 
     def flag(keyword: inspect.Parameter) -> inspect.Parameter:

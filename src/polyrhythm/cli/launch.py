@@ -30,7 +30,7 @@ def launch(run: Callable[[], "Result"], *, as_json: bool, verbose: bool = False)
     """Call `run`, print the result of the job, and end the command. If the job did not reach its
     goal, the command ends with the error, or with the status of the signal that stopped it. If the
     goal was reached although workers failed, or although the folder of the run could not be written,
-    the command ends with a status of its own. `verbose`: print the summary with all details."""
+    the command ends with its own status. `verbose`: print the summary with all details."""
     failure: JobFailed | None = None
     try:
         result = run()

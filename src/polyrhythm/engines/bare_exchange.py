@@ -2,7 +2,7 @@
 additions as in a job, but with one byte as the signal, and without frames, machines and journal.
 `bench exchange` prints which share of this speed a job reaches.
 
-This is a program of its own, so that nothing else runs in the process.
+This is a separate program, so that nothing else runs in the process.
 """
 
 import argparse

@@ -1,7 +1,7 @@
 """Looks for CUDA devices without initialising CUDA in this process.
 
 *A process that is forked after CUDA was initialised cannot use CUDA. Even asking for the number of
-devices may initialise it, depending on the driver. So the fork server asks in a process of its own.*
+devices may initialise it, depending on the driver. So the fork server asks in its own process.*
 """
 
 import os

@@ -117,4 +117,4 @@ class Control(Protocol):
         """Wait for the next message of the engine. Do not call this after `watch`."""
 
     def watch(self, handle: Callable[[Told], None] = lambda told: None) -> None:
-        """From now on, `handle` gets the messages of the engine, on a thread of their own."""
+        """From now on, `handle` gets the messages of the engine, on their own thread."""

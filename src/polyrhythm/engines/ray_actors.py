@@ -23,7 +23,7 @@ from polyrhythm.engines.requests import ChildRequest
 from polyrhythm.errors import UsageError
 
 _KINDS = {CPU: "num_cpus", GPU: "num_gpus", "memory": "memory"}
-"""Resources with a parameter of their own in the options of an actor."""
+"""Resources with their own parameter in the options of an actor."""
 
 
 @dataclass(slots=True)

@@ -186,7 +186,7 @@ class Look:
 
 
 class ClusterWatch:
-    """Looks at the cluster on a thread of its own, because Ray's calls wait while the control service
+    """Looks at the cluster on its own thread, because Ray's calls wait while the control service
     is away."""
 
     def __init__(self, address: str) -> None:

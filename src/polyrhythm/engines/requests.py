@@ -76,7 +76,7 @@ class ChildRequest(msgspec.Struct, frozen=True, kw_only=True):
     lead: Address | None = None
     main: PackedMain | None = None
     """The function that the worker runs instead of the job's file. It may be large, so it is sent in
-    a message of its own after this request."""
+    its own message after this request."""
     main_follows: bool = False
     """Whether the engine sends `main` in its first message to the worker."""
     secret: Secret | None = None

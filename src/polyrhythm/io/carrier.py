@@ -37,7 +37,7 @@ class Carrier(Protocol):
     sock: socket.socket
     pending: bool
     """Whether the carrier has read bytes from the socket that `read` has not returned yet. A poller
-    does not see such bytes. Always False for a carrier without a buffer of its own."""
+    does not see such bytes. Always False for a carrier without its own buffer."""
 
     def read(self, target: memoryview, wait: int) -> int:
         """Read into `target` and return the number of bytes; 0 at the end of the stream. `wait` is

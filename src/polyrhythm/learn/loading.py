@@ -122,7 +122,7 @@ def _of_loader(loader: DataLoader[Any]) -> Loading:
     elif loader.batch_size is None and loader.batch_sampler is None:
         uncounted = "batch_size of the DataLoader is None"
     elif not _default_order(loader):
-        uncounted = "the DataLoader has a sampler of its own"
+        uncounted = "the DataLoader has its own sampler"
     elif isinstance(loader.sampler, SequentialSampler):
         order = loader.sampler
     return Loading(

@@ -44,8 +44,8 @@ _LEAST_ROWS = 3
 _ABOVE = 8
 """The lines of the terminal that the live table leaves for what is printed above it."""
 _METRICS = 2
-"""The most metrics in a line about the progress of a run. `status` shows the others in a line of
-their own."""
+"""The most metrics in a line about the progress of a run. `status` shows the others in their own
+line."""
 _BAR_CELLS = 24
 _LEAST_OF_RUN = 2
 """How many columns of a list of runs are shown however narrow the terminal is."""

@@ -255,7 +255,7 @@ SENTENCES = {
     "no-keeper": "no worker that called worker.keep is a member",
     "state-refused": "{detail}",
     "no-store": "the job has no store for checkpoints: start it with --store URL",
-    "store-taken": "another job writes to the store: give every job a store of its own",
+    "store-taken": "another job writes to the store: give every job its own store",
     "ending-already": "the job is ending",
     "no-code": "it has no code for this job",
     # answers to a request for the job's code

@@ -202,7 +202,7 @@ def _with_cut_off(explanation: Explanation, state: RunState, now_s: float | None
 
 def _with_straggler(explanation: Explanation, state: RunState, job: JobSpec | None) -> Explanation:
     """The same explanation with the worker that has slowed down the last rounds. Most waits in a
-    round are too short for a line of their own in the journal."""
+    round are too short for their own line in the journal."""
     found = None if job is None or not state.present else straggler(state, job)
     if found is None:
         return explanation

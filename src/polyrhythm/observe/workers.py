@@ -47,7 +47,7 @@ become shorter."""
 
 
 class RowStyle(Enum):
-    """Why a line of the table is shown in a style of its own, and the style."""
+    """Why a line of the table is shown in its own style, and the style."""
 
     TITLES = "dim"
     SLOW = "yellow"

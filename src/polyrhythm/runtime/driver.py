@@ -1,4 +1,4 @@
-"""Runs the machines of a process, one event at a time, without a thread of its own.
+"""Runs the machines of a process, one event at a time, without its own thread.
 
 The thread that posts an event also handles it. If another thread is running the machines already,
 that thread handles the event instead. So no event waits for a thread to wake up, no two events are

@@ -171,7 +171,7 @@ class JobTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     fold_rate: Rate = Rate(10**10)
     """How many bytes a server folds per second."""
     seed: int = 0
-    """The seed by which points are assigned to chunks. Noise and loss have a seed of their own
+    """The seed by which points are assigned to chunks. Noise and loss have their own seed
     (`--seed` of `simulate`)."""
     heartbeat: Duration = Duration(500_000_000)
     lead_timeout: Duration = Duration(120 * 10**9)

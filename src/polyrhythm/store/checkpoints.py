@@ -198,7 +198,7 @@ def write_manifest(
     if not _is_latest(store, number) or not _created(store, number, encode_manifest(manifest)):
         raise StoreTaken(
             f"another job has written checkpoint {number} or a later one to {store.url}, so this job"
-            " makes no more checkpoints: give every job a store of its own"
+            " makes no more checkpoints: give every job its own store"
         )
     return checkpoint
 

@@ -38,7 +38,7 @@ class Copies(Protocol):
 
     def pin(self, memory: torch.Tensor) -> bool:
         """Pin memory that exists already, until `close`, and keep it alive. Returns False if that is
-        not possible. The memory must be a mapping of its own: pages are pinned as a whole, and the
+        not possible. The memory must be a separate mapping: pages are pinned as a whole, and the
         driver refuses copies of other memory that is only partly in such pages."""
 
     def download(self, work: Work) -> None:

@@ -159,7 +159,7 @@ KINDS: dict[str, Kind] = {
 
 def model_of(slice_: Slice, spec: ModelSpec) -> int:
     """The number of the model to which a slice of parameters belongs; BUFFERS for a slice of
-    buffers. Each number has an updater of its own."""
+    buffers. Each number has its own updater."""
     return BUFFERS if slice_.group == BUFFERS else spec.models[slice_.group]
 
 

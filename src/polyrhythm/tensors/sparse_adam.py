@@ -1,7 +1,7 @@
 """The updater of `torch.optim.SparseAdam`: a step changes only the rows that workers have sent, and
 their state.
 
-Every slice has an optimizer of its own, whose only parameter is the slice as a table of rows. A step
+Every slice has its own optimizer, whose only parameter is the slice as a table of rows. A step
 of a slice without rows still counts: torch counts the steps of the whole tensor.
 """
 

@@ -12,7 +12,7 @@ that a peer of another version can read why it is refused.
 This module guarantees:
 
 - The decoder returns a frame only when the frame is complete and verified.
-- A frame with a damaged length is refused at once, because the header has a checksum of its own.
+- A frame with a damaged length is refused at once, because the header has its own checksum.
 - The head is verified before it decides into which memory the payload is received.
 - Lengths are checked before memory is allocated.
 - Payloads are sent from the caller's memory and received into their final place, without a copy.

@@ -630,7 +630,7 @@ class RoundsSlices(HeldSlices[RoundsSlice]):
 
 
 class OnArrivalSlices(HeldSlices[HeldSlice]):
-    """The slices of a policy that folds every contribution on arrival, as a step of its own."""
+    """The slices of a policy that folds every contribution on arrival, as its own step."""
 
     _slice_type = HeldSlice
 

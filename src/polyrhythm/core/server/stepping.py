@@ -30,7 +30,7 @@ def power_for(async_scale: str, optimizer: str | None) -> float:
     multiplied by 1/members^p, and this is p. `optimizer`: the optimizer that servers run for this
     slice; None if they add what workers send.
 
-    In the time of one round each of P members makes a step of its own. *These P steps together must
+    In the time of one round each of P members makes its own step. *These P steps together must
     move the parameters as far as the one step of bsp would. So the share of the rate depends on the
     optimizer:*
 

@@ -38,7 +38,7 @@ def over_blocks(
     begin: Callable[[], State],
     work: Callable[[State, slice], None],
 ) -> list[State]:
-    """Call `work(state, block)` for all blocks of `count` rows. Each thread has a state of its own,
+    """Call `work(state, block)` for all blocks of `count` rows. Each thread has its own state,
     which `begin` makes. Returns the states in the order of the rows."""
     threads = max(1, min(threads, count // (2 * rows)))
     edges = [count * part // threads for part in range(threads + 1)]

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from polyrhythm.learn.pointwise.layout import Array
 
 _lock = threading.Lock()
-"""One lock for all objects. An object with a lock of its own could not be pickled, and the lock is
+"""One lock for all objects. An object with its own lock could not be pickled, and the lock is
 held only for microseconds."""
 _ROUNDING = 2.0**-20
 """A bound is rounded to float32, and rounding must not make it larger. So it is first made smaller

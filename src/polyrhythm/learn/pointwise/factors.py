@@ -171,7 +171,7 @@ class NMFAlgorithm(Algorithm):
 
 
 def _descend(w: Array, aim: Array, gram: Array, l2: float, sweeps: int) -> None:
-    """Coordinate descent for rows, where each row has a matrix of its own."""
+    """Coordinate descent for rows, where each row has its own matrix."""
     for _ in range(sweeps):
         for k in range(w.shape[1]):
             own = gram[:, k, k] + l2

@@ -1,5 +1,5 @@
 """Reads the links of a server. One polling thread reads most links; a link that carries large
-tensors as bytes has a thread of its own."""
+tensors as bytes has its own thread."""
 
 import threading
 from collections.abc import Callable
@@ -39,7 +39,7 @@ class LinkReaders:
         """`take` is called with each message. `run` is called when `take` was called with all
         messages that have arrived. `catch_up` is called instead if a link has used up its turn and
         has more messages; it returns when the machines have handled all messages so far. `end_link`
-        is called when a link has ended. `needs_thread`: whether a link needs a thread of its own,
+        is called when a link has ended. `needs_thread`: whether a link needs its own thread,
         because it carries large tensors as bytes. For small messages and references the poller is
         faster."""
         self._take = take

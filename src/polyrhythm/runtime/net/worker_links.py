@@ -1,7 +1,7 @@
 """A worker's links to the lead and to the servers.
 
 The thread of the user's training loop reads the links while it waits. Only a link that a poller
-cannot read (a memory link) has a thread of its own.
+cannot read (a memory link) has its own thread.
 """
 
 import threading

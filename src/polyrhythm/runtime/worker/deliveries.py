@@ -280,7 +280,7 @@ class PointsCarrier:
         return peer
 
     def _reach(self, send: m.ChunkSend, peer: _Peer) -> None:
-        """Connect to a worker, and wait for the end of the link. This runs on a thread of its own."""
+        """Connect to a worker, and wait for the end of the link. This runs on its own thread."""
         try:
             link = self._dialer.dial(send.address, send.name)
             hello = msgspec.structs.replace(self._hello, digests=offers(self._digest, link.kind))
@@ -305,7 +305,7 @@ class PointsCarrier:
     # -- receiving -----------------------------------------------------------------------------
 
     def _receive_all(self, link: Link, hello: Hello) -> None:
-        """Receive the points of one worker, until the link ends. This runs on a thread of its own."""
+        """Receive the points of one worker, until the link ends. This runs on its own thread."""
         link.peer = hello.name
         self._accepted.append(link)
         link.outlast(link_timeout_s(self._job.lead_timeout_s))
