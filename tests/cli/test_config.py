@@ -91,6 +91,9 @@ def test_show_config_prints_a_table(call: Call) -> None:
         ("worker = 2\n", "polyrhythm.toml: there is no setting 'worker'; the nearest is 'workers'"),
         ("local_step = 2\n", "there is no setting 'local_step'; the nearest is 'local-steps'"),
         ("show-config = true\n", "there is no setting 'show-config'"),
+        ("hidden = 16\n", "no setting 'hidden'; options of your own belong in its table [set]"),
+        ("sync = 3\n", "polyrhythm.toml: --sync '3' is not known: choose one of bsp, "),
+        ("[set]\nrat = 1\n", "polyrhythm.toml: --set rat=1 is not known to this job: "),
         ("workers = 2.5\n", "polyrhythm.toml: 'workers' is wrong: "),
         ("epochs = 2.5\n", "polyrhythm.toml: 'epochs' is '2.5': give a whole number"),
         ("workers = \n", "polyrhythm.toml is not TOML: "),
@@ -114,6 +117,9 @@ def test_the_error_names_a_faulty_environment_variable(call: Call) -> None:
     error = call("train", env={"POLYRHYTHM_WORKERS": "many"}).exception
     assert isinstance(error, UsageError)
     assert str(error).startswith("POLYRHYTHM_WORKERS: 'workers' is wrong: ")
+    error = call("train", env={"POLYRHYTHM_SYNC": "bps"}).exception
+    assert str(error).startswith("POLYRHYTHM_SYNC: --sync 'bps' is not known: choose one of ")
+    assert str(call("train", "--sync", "bps").exception).startswith("--sync 'bps' is not known: ")
 
 
 @pytest.mark.parametrize(

@@ -49,6 +49,19 @@ class ConfiguredCommand(GroupedCommand):
             key = _key(error.param)
             raise UsageError(f"{origin}: {key!r} is wrong: {error.message}") from None
 
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command. If it refuses an option that the user has not given on the command line,
+        say where the option is from."""
+        try:
+            return super().invoke(ctx)
+        except UsageError as error:
+            flag = str(error).partition(" ")[0]
+            param = next((param for param in self.params if flag in param.opts), None)
+            origin = _origin(ctx, param)
+            if origin is None:
+                raise
+            raise UsageError(f"{origin}: {error}") from None
+
     def _called(self, ctx: Any, param: Any) -> str:
         origin = _origin(ctx, param)
         return super()._called(ctx, param) if origin is None else f"{origin}: {_key(param)!r}"
