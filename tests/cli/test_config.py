@@ -92,8 +92,6 @@ def test_show_config_prints_a_table(call: Call) -> None:
         ("local_step = 2\n", "there is no setting 'local_step'; the nearest is 'local-steps'"),
         ("show-config = true\n", "there is no setting 'show-config'"),
         ("hidden = 16\n", "no setting 'hidden'; options of your own belong in its table [set]"),
-        ("sync = 3\n", "polyrhythm.toml: --sync '3' is not known: choose one of bsp, "),
-        ("[set]\nrat = 1\n", "polyrhythm.toml: --set rat=1 is not known to this job: "),
         ("workers = 2.5\n", "polyrhythm.toml: 'workers' is wrong: "),
         ("epochs = 2.5\n", "polyrhythm.toml: 'epochs' is '2.5': give a whole number"),
         ("workers = \n", "polyrhythm.toml is not TOML: "),
@@ -106,6 +104,21 @@ def test_a_faulty_configuration_file_is_refused_with_the_reason(
     error = call("train", "--show-config").exception
     assert isinstance(error, UsageError) and words in str(error)
     assert "\n" not in str(error)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("sync = 3\n", "polyrhythm.toml: --sync '3' is not known: choose one of bsp, "),
+        ("[set]\nrat = 1\n", "polyrhythm.toml: --set rat=1 is not known to this job: "),
+    ],
+)
+def test_a_job_that_refuses_a_setting_of_the_file_names_the_file(
+    call: Call, tmp_path: Path, text: str, words: str
+) -> None:
+    (tmp_path / "polyrhythm.toml").write_text(text)
+    error = call("train").exception
+    assert isinstance(error, UsageError) and str(error).startswith(words)
 
 
 def test_a_missing_configuration_file_is_refused(call: Call) -> None:
