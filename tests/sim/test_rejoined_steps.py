@@ -12,7 +12,7 @@ def lease(incarnation: int) -> Leased:
 
 def test_a_worker_that_rejoins_has_nothing_to_contribute() -> None:
     window = Window()
-    visits = SimVisits(window)
+    visits = SimVisits(window, lambda chunk: None)
     visits.lease = lease(1)
     visits.take_lease(visits.lease)
     visits.visit(30)

@@ -95,7 +95,8 @@ def test_a_chunk_that_was_given_up_is_visited_from_the_position_in_the_lease() -
     back, but the worker is ordered to send it on before it takes a lease with it. The move is given
     up then."""
     window = Window()
-    visits = SimVisits(window)
+    received = {0: ChunkMemory({}, ZERO)}
+    visits = SimVisits(window, lambda number: received.pop(number, None))
     visits.memory = SimMemory()
     chunk = ChunkLease(0, 0, 10, 0, 0)
     visits.lease = lease(chunk)
@@ -104,8 +105,6 @@ def test_a_chunk_that_was_given_up_is_visited_from_the_position_in_the_lease() -
     visits.collect()
     window.contribute()
     visits.take_lease(lease())
-    received = {0: ChunkMemory({}, ZERO)}
-    visits.take_received = lambda number: received.pop(number, None)
     on = ChunkSend(1, 0, 0, 10, 1, 2, "worker-1", Address("", 0, "", ""))
     visits.take_lease(structs.replace(lease(), sends=(on,)))
     assert not received

@@ -88,6 +88,64 @@ class _InFlight:
     not wait."""
 
 
+@dataclass(slots=True)
+class _Orders:
+    """What the loop was told to do."""
+
+    terms: fx.Resume
+    """When the next contribution is due."""
+    hurried: bool = False
+    """Whether to contribute at once."""
+    stopped: bool = False
+    """Whether the job ends."""
+    asked: bool = False
+    """Whether the worker was told to leave."""
+
+
+class _Evaluation:
+    """The objective as the user's code evaluates it, for the next contribution."""
+
+    def __init__(self, objective: Objective | None) -> None:
+        self._objective = objective
+        self.seen: float | None = None
+        """The objective of the present version."""
+        self.probed: tuple[float | None, int, int] = NOT_PROBED
+        """The objective on this worker's share of the probe sample, the number of these points, and
+        the time that they took."""
+
+    def begin_version(self) -> None:
+        if self._objective is not None:
+            self.seen = self._objective.value
+
+    def probe(self, points: int, took_ns: int) -> None:
+        """Evaluate this many points of the probe sample."""
+        self.probed = (self.seen if points else None, points, took_ns)
+
+    def take_probed(self) -> tuple[float | None, int, int]:
+        probed, self.probed = self.probed, NOT_PROBED
+        return probed
+
+
+class Sending:
+    """What the worker has sent, and what the next contribution is sent from."""
+
+    def __init__(self) -> None:
+        self.contributions = 0
+        self.nbytes = -1
+        """The size of a contribution, if slices of it are quantised; otherwise -1."""
+        self.differences: dict[int, Difference] = {}
+        """Kind statistics: the difference of statistics that each push buffer holds."""
+        self._turns = BufferTurns()
+
+    def begin(self, unacknowledged: int) -> int:
+        """Begin a contribution; this many contributions are not acknowledged. Returns the number of
+        its push buffer."""
+        if self.contributions:
+            self._turns.turn(unacknowledged)
+        self.contributions += 1
+        return self._turns.lend()
+
+
 class Loop:
     def __init__(
         self,
@@ -98,9 +156,11 @@ class Loop:
         user: UserCode,
         pace: SimulatedPace,
         objective: Objective | None,
+        deliveries: SimDeliveries,
     ) -> None:
         """The loop runs in `process` and hands events to its machine with `put`. `unread`: messages
-        that have arrived but were not read yet."""
+        that have arrived but were not read yet. Points, and the memory of these points, are sent
+        and received over `deliveries`."""
         self._process = process
         self._clock = process.clock
         self._machine = machine
@@ -108,7 +168,6 @@ class Loop:
         self._unread = unread
         self._user = user
         self.pace = pace
-        self._objective = objective
         self._job: m.JobSpec | None = None
         self.cadence: Cadence = ByCount()
         self.traits: Traits = BSP.traits
@@ -126,32 +185,21 @@ class Loop:
         are read."""
         self.began = False
         self._enrolling = False
-        self.asked = False
-        self._stopped = False
-        self._terms = fx.Resume(-1, stop=False)
-        self._hurried = False
+        self._orders = _Orders(fx.Resume(-1, stop=False))
         self._in_flight: _InFlight | None = None
         # what it computes
         self.computing = Computing(process, self._computed)
         self._ahead = _Ahead(0, 0, user.batch)
         self.time = SimTimesheet()
         self._window = Window()
-        self._visits = SimVisits(self._window)
-        self._seen: float | None = None
-        self._probed: tuple[float | None, int, int] = NOT_PROBED
+        self._visits = SimVisits(self._window, deliveries.take_memory)
+        self._evaluation = _Evaluation(objective)
         # what it sends
-        self.contributions = 0
-        self.push_nbytes = -1
-        """The size of a contribution, if slices of it are quantised; otherwise -1."""
-        self.differences: dict[int, Difference] = {}
-        """Kind statistics: the difference of statistics that each push buffer holds."""
-        self._turns = BufferTurns()
-        self._received: Sized = ()
-        """The points that came from other workers."""
+        self.sending = Sending()
+        self._deliveries = deliveries
+        deliveries.memory_of = self._visits.memory_of
         self.end_iteration: Callable[[], None] | None = None
         """Called when an iteration of the loop has ended."""
-        self.take_sends: Callable[[m.Leased], None] = lambda lease: None
-        """Called with a lease as soon as the loop visits no more points of earlier leases."""
 
     # -- calls from the process ----------------------------------------------------------------
 
@@ -170,13 +218,6 @@ class Loop:
             self._get_ready()
         self._job = job
 
-    def connect(self, deliveries: SimDeliveries) -> None:
-        """Send and receive points, and the memory of these points, over `deliveries`."""
-        self.take_sends = deliveries.take
-        self._received = deliveries.received
-        deliveries.memory_of = self._visits.memory_of
-        self._visits.take_received = deliveries.take_memory
-
     def take_lease(self, lease: m.Leased, *, computing: bool) -> None:
         """Take a new lease. `computing`: whether the machine has all parameters, so that the loop
         waited for this lease only."""
@@ -185,9 +226,9 @@ class Loop:
             self._get_ready()
 
     def resume(self, effect: fx.Resume) -> None:
-        self._terms = effect
-        self._hurried = False
-        self._stopped = self._stopped or effect.stop
+        orders = self._orders
+        orders.terms, orders.hurried = effect, False
+        orders.stopped = orders.stopped or effect.stop
         if self._in_flight is not None:
             self._in_flight.came = True
             if self.computing.on:
@@ -203,13 +244,17 @@ class Loop:
         """Do nothing: no user's code reads the progress."""
 
     def let_go(self, effect: fx.StopWaiting) -> None:
-        self._stopped = self._stopped or effect.stop
+        self._orders.stopped = self._orders.stopped or effect.stop
         if not self.computing.on:
             self._get_ready()
             self._next = self._begin_steps
 
+    def leave(self) -> None:
+        """Contribute the steps that the worker has made, and leave."""
+        self._orders.asked = True
+
     def hurry(self, effect: fx.ContributeNow) -> None:
-        self._hurried = True
+        self._orders.hurried = True
 
     def _get_ready(self) -> None:
         self.ready = self._process.unsettled = True
@@ -242,23 +287,23 @@ class Loop:
         now_ns = self._clock.now_ns
         self._enrolling = False
         self.began = True
-        if self.contributions:
+        if self.sending.contributions:
             self.time.resume(now_ns, self.pace.handling_ns)
         else:
             self.time.resumed_ns = now_ns
-        if self._objective is not None:
-            self._seen = self._objective.value
-            self._probe(self._objective.value)
+        self._evaluation.begin_version()
+        if self._evaluation.seen is not None:
+            self._probe()
         self._begin_steps()
 
-    def _probe(self, objective: float) -> None:
+    def _probe(self) -> None:
         """Evaluate this worker's share of the probe sample, if the lead has asked for it."""
-        part, parts = self._terms.probe
+        part, parts = self._orders.terms.probe
         if parts:
             assert self._job is not None
             share = len(range(part, self._job.probe_points, parts))
             took_ns = round(share * self.pace.point_ns(self._user.batch) * _FORWARD)
-            self._probed = (objective if share else None, share, took_ns)
+            self._evaluation.probe(share, took_ns)
             self.time.resumed_ns += took_ns
 
     def _begin_steps(self) -> None:
@@ -266,16 +311,16 @@ class Loop:
         or leave."""
         if self.end_iteration is not None:
             self.end_iteration()
-        visits = self._visits
-        if self._stopped or (self.asked and not visits.pending):
-            self._put(ev.Leaving(TOLD_TO_LEAVE if self.asked else DONE))
+        visits, orders, deliveries = self._visits, self._orders, self._deliveries
+        if orders.stopped or (orders.asked and not visits.pending):
+            self._put(ev.Leaving(TOLD_TO_LEAVE if orders.asked else DONE))
             return
-        if self.asked:
+        if orders.asked:
             self._contribute()
             return
         lease = visits.lease
-        if lease is not None and (visits.take_lease(lease) or self._received):
-            self.take_sends(lease)
+        if lease is not None and (visits.take_lease(lease) or deliveries.received):
+            deliveries.take(lease)
         if self._compute():
             return
         if self._in_flight is not None:
@@ -291,7 +336,7 @@ class Loop:
         self.looking = False
         if self._in_flight is not None and self._in_flight.came:
             self._rebase()
-        if not self._stopped and self._due():
+        if not self._orders.stopped and self._due():
             self._contribute()
         else:
             self._begin_steps()
@@ -299,34 +344,32 @@ class Loop:
     def _rebase(self) -> None:
         self._in_flight = None
         self.time.handle(self.pace.handling_ns, self._clock.now_ns)
-        if self._objective is not None:
-            self._seen = self._objective.value
+        self._evaluation.begin_version()
 
     def _standing(self, now_ns: int) -> Standing:
-        left_ns = self._terms.interval_ns - (now_ns - self.time.resumed_ns)
+        left_ns = self._orders.terms.interval_ns - (now_ns - self.time.resumed_ns)
         return self._window.standing(in_flight=self._in_flight is not None, left_ns=left_ns)
 
     def _due(self) -> bool:
-        standing = self._standing(self._clock.now_ns)
-        called = self._hurried or self._machine.stopping
-        due = decide(self.cadence, standing, self._terms, self.asked, called)
+        standing, orders = self._standing(self._clock.now_ns), self._orders
+        called = orders.hurried or self._machine.stopping
+        due = decide(self.cadence, standing, orders.terms, orders.asked, called)
         if due is Due.PASSED_ALL:
             self._put(ev.PassedAll())
         return due is not Due.NO
 
     def _contribute(self) -> None:
         now_ns, traits, time = self._clock.now_ns, self.traits, self.time
-        if self.contributions:
-            self._turns.turn(self._machine.unacknowledged)
-        buffer = self._turns.lend()
+        sending, asked = self.sending, self._orders.asked
+        buffer = sending.begin(self._machine.unacknowledged)
         memory, progress = self._visits.memory, self._visits.collect()
         if memory is not None:
-            self.differences[buffer] = memory.collect()
-        probe, probe_points, probe_ns = self._probed
+            sending.differences[buffer] = memory.collect()
+        probe, probe_points, probe_ns = self._evaluation.take_probed()
         batch, micro_ns = self.cadence.micro_batch() if traits.gathers else (0, 0)
         report = replace(
             self._window.contribute(varies=traits.gathers),
-            objective=self._seen,
+            objective=self._evaluation.seen,
             compute_ns=now_ns - time.resumed_ns - time.stopped_ns,
             wait_ns=time.waited_ns,
             transfer_ns=time.transferred_ns,
@@ -336,18 +379,16 @@ class Loop:
             probe_ns=probe_ns,
             batch=batch,
             micro_ns=micro_ns,
-            nbytes=self.push_nbytes,
+            nbytes=sending.nbytes,
         )
-        self.contributions += 1
-        self._probed = NOT_PROBED
         time.begin_exchange(now_ns)
-        if self.asked:
+        if asked:
             # a worker that was told to leave waits for no further version
             self._in_flight = None
         self._put(ev.Computed(buffer, _RATES, report))
-        if traits.trains_through and not self.asked:
+        if traits.trains_through and not asked:
             self._in_flight = _InFlight()
-            self.time.resumed_ns = now_ns
+            time.resumed_ns = now_ns
             self._begin_steps()
 
     # -- computing -----------------------------------------------------------------------------
@@ -360,7 +401,7 @@ class Loop:
         if begins_ns < time.resumed_ns or begins_ns < time.busy_ns:
             begins_ns = max(time.resumed_ns, time.busy_ns)
         standing = self._standing(begins_ns)
-        ahead = cadence.next_steps(standing, self._terms)
+        ahead = cadence.next_steps(standing, self._orders.terms)
         size = ahead.size
         points = visits.left(ahead.points)
         if not points:
@@ -380,6 +421,11 @@ class Loop:
         if self._unread and self.looks:
             self.computing.look_up()
         return True
+
+    @property
+    def asked(self) -> bool:
+        """Whether the worker was told to leave."""
+        return self._orders.asked
 
     @property
     def looks(self) -> bool:
@@ -408,7 +454,7 @@ class Loop:
     def _abandons(self, before: int) -> bool:
         """Whether to abandon the last step because it ended too late. `before`: how many steps were
         computed before it since the last decision."""
-        late_ns = self._clock.now_ns - self.time.resumed_ns - self._terms.interval_ns
+        late_ns = self._clock.now_ns - self.time.resumed_ns - self._orders.terms.interval_ns
         return self.cadence.abandons(late_ns, self._window.steps + before)
 
     def thaw(self) -> None:

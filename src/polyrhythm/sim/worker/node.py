@@ -116,6 +116,13 @@ class WorkerProcess(SingleProcess):
         self._backlog: deque[Callable[[], None]] = deque()
         self._expected: int | None = None
         self._outbox = self.machine.outbox
+        self._deliveries = SimDeliveries(
+            lambda send: dial_worker(self, send),
+            lambda event: self.post(_ME, event),
+            table.point,
+            spec.table.memory,
+            shares=user.shares,
+        )
         self.loop = Loop(
             self,
             self.machine,
@@ -124,31 +131,24 @@ class WorkerProcess(SingleProcess):
             user,
             pace,
             world.objective,
+            self._deliveries,
         )
         self._kept = SimKeptState(table.kept)
         if table.kept:
             self.loop.end_iteration = self._send_state
-        self._deliveries = SimDeliveries(
-            lambda send: dial_worker(self, send),
-            lambda event: self.post(_ME, event),
-            table.point,
-            spec.table.memory,
-            shares=user.shares,
-        )
-        self.loop.connect(self._deliveries)
         self._computing = self.loop.computing
 
     @property
     def contributions(self) -> int:
         """How many contributions the worker has made."""
-        return self.loop.contributions
+        return self.loop.sending.contributions
 
     def say_hello(self) -> None:
         self._link(self.machine.seat.server)
 
-    def _to(self, peer: str) -> Channel | None:
-        """The channel to a peer, which may be the lead."""
-        channel = self._links.links.get(self._outbox.seat.process_of(peer))
+    def _to(self, process: str) -> Channel | None:
+        """The channel to the process with this name."""
+        channel = self._links.links.get(process)
         return None if channel is None else channel.back
 
     def _link(
@@ -304,7 +304,7 @@ class WorkerProcess(SingleProcess):
     def leave(self) -> None:
         """Leave, as after SIGTERM: the worker contributes the steps that it has taken, and leaves.
         A stopped process does so when it continues."""
-        self.loop.asked = True
+        self.loop.leave()
         if not self.frozen:
             self._ask_to_leave()
 
@@ -335,7 +335,7 @@ class WorkerProcess(SingleProcess):
     # -- effects -------------------------------------------------------------------------------
 
     def send(self, effect: fx.Send) -> None:
-        channel = self._to(effect.to)
+        channel = self._to(self._outbox.seat.process_of(effect.to))
         if channel is None:
             return
         if self._bursts is not None and effect.to == LEAD:
@@ -350,7 +350,7 @@ class WorkerProcess(SingleProcess):
         self._nbytes = slice_sizes(self._model, job)
         self._quantised = quantised_sizes(self._model, job)
         if self._quantised:
-            self.loop.push_nbytes = sum((self._nbytes | self._quantised).values())
+            self.loop.sending.nbytes = sum((self._nbytes | self._quantised).values())
         lead = self.machine.seat.server
         for spec in effect.servers:
             if spec.server == lead:
@@ -389,7 +389,8 @@ class WorkerProcess(SingleProcess):
             self.applied.setdefault(effect.round - 1, dict(self._sums))
         outbox, loop, quantised = self._outbox, self.loop, self._quantised
         worker, incarnation, rate = outbox.worker, outbox.incarnation, effect.rates[0]
-        difference = loop.differences.get(effect.buffer) if loop.differences else None
+        differences = loop.sending.differences
+        difference = differences.get(effect.buffer) if differences else None
         began_ns = self.clock.now_ns
         left_ns: int | None = began_ns
         for number in effect.slices:
@@ -428,7 +429,7 @@ class WorkerProcess(SingleProcess):
 
     def _send_state(self) -> None:
         if self._kept.asked is not None:
-            self._kept.send(self._to(LEAD))
+            self._kept.send(self._to(self._outbox.seat.name))
 
     def beat(self, effect: fx.Beat) -> None:
         self.send(fx.Send(LEAD, effect.message))

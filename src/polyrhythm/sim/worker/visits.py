@@ -9,16 +9,16 @@ from polyrhythm.wire.messages import ChunkProgress, Leased
 
 
 class SimVisits:
-    def __init__(self, window: Window) -> None:
-        """`window` gets the points that are visited."""
+    def __init__(self, window: Window, take_received: Callable[[int], ChunkMemory | None]) -> None:
+        """`window` gets the points that are visited. `take_received` returns the memory of the
+        points of a chunk, if they came from another worker."""
         self.lease: Leased | None = None
         """The newest lease."""
         self.ever = 0
         self.memory: SimMemory | None = None
         """Kind statistics: what the points of this worker have added to its row (the sum that
         servers keep for it)."""
-        self.take_received: Callable[[int], ChunkMemory | None] = lambda chunk: None
-        """Returns the memory of the points of a chunk, if they came from another worker."""
+        self._take_received = take_received
         self._window = window
         self._cursor = SimPoints()
         self._taken: Leased | None = None
@@ -38,7 +38,7 @@ class SimVisits:
             held = [each.chunk for each in lease.chunks]
             for chunk in (*held, *(send.chunk for send in lease.sends)):
                 if not self.memory.knows(chunk):
-                    found = self.take_received(chunk)
+                    found = self._take_received(chunk)
                     if found is not None:
                         self.memory.adopt(chunk, found)
         self._window.begin(lease.number, self._cursor.everything)
