@@ -100,10 +100,10 @@ def test_other_messages_are_signs_of_life_but_not_heartbeats() -> None:
 def test_a_known_rhythm_shortens_the_time_to_suspicion() -> None:
     found = Suspicion(BEAT_S)
     found.expect(0, 0)
-    assert found.wake_ns == 10 * SECOND_NS
+    assert found.deadline.wake_ns == 10 * SECOND_NS
     for beat in range(1, 5):
         found.beat(0, beat * SECOND_NS // 2)
-    assert found.wake_ns == 4 * SECOND_NS
+    assert found.deadline.wake_ns == 4 * SECOND_NS
     assert found.silent(4 * SECOND_NS) == [0]
 
 
@@ -122,14 +122,14 @@ def test_silent_workers_are_found_at_their_limit_and_not_before(
         now_ns += pause_ms * MS
         late = {w for w in expected if found.pulse(w).deadline_ns() <= now_ns}
         if late:
-            wake_ns = found.wake_ns
+            wake_ns = found.deadline.wake_ns
             assert wake_ns is not None and wake_ns <= now_ns, "no wake-up was asked for"
         assert set(found.silent(now_ns)) == late
         for one in late:
             found.forget(one)
         expected -= late
         found.beat(worker, now_ns)
-    assert (found.wake_ns is None) == (not expected)
+    assert (found.deadline.wake_ns is None) == (not expected)
 
 
 def test_irregular_heartbeats_are_suspected_if_the_standard_deviation_is_ignored(
@@ -145,7 +145,7 @@ def test_silent_workers_are_missed_if_their_limit_is_not_checked_again(monkeypat
 
     def once(self: Suspicion, worker: int, now_ns: int) -> None:
         honest(self, worker, now_ns)
-        self.wake_ns = now_ns + 10**15
+        self.deadline.wake_ns = now_ns + 10**15
 
     monkeypatch.setattr(Suspicion, "expect", once)
     with pytest.raises(AssertionError, match="no wake-up was asked for"):

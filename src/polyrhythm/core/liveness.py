@@ -15,7 +15,7 @@ from operator import mul
 import msgspec
 
 from polyrhythm.core.effects import Note
-from polyrhythm.core.machine import Reason, Waiting
+from polyrhythm.core.machine import Deadline, Reason, Waiting
 from polyrhythm.core.values import keep_last
 
 _GAPS = 20
@@ -129,7 +129,7 @@ class Suspicion(msgspec.Struct):
     _heartbeat_s: float
     _unknown_factor: int = _UNKNOWN_FACTOR
     _pulses: dict[int, Pulse] = {}
-    wake_ns: int | None = None
+    deadline: Deadline = msgspec.field(default_factory=Deadline)
     """No peer can become suspect before this time. Messages move the deadlines later without
     changing this value. It is calculated again when it has passed."""
 
@@ -145,13 +145,14 @@ class Suspicion(msgspec.Struct):
         self._wake_by(pulse.deadline_ns())
 
     def _wake_by(self, deadline_ns: int) -> None:
-        if self.wake_ns is None or deadline_ns < self.wake_ns:
-            self.wake_ns = deadline_ns
+        wake_ns = self.deadline.wake_ns
+        if wake_ns is None or deadline_ns < wake_ns:
+            self.deadline.wake_ns = deadline_ns
 
     def forget(self, peer: int) -> None:
         self._pulses.pop(peer, None)
         if not self._pulses:
-            self.wake_ns = None
+            self.deadline.wake_ns = None
 
     def beat(self, peer: int, now_ns: int) -> None:
         if (pulse := self._pulses.get(peer)) is not None:
@@ -174,11 +175,11 @@ class Suspicion(msgspec.Struct):
 
     def silent(self, now_ns: int) -> list[int]:
         """The peers that are suspect now."""
-        if self.wake_ns is None or now_ns < self.wake_ns:
+        if not self.deadline.is_over(now_ns):
             return []
         deadlines = {peer: pulse.deadline_ns() for peer, pulse in self._pulses.items()}
         found = [peer for peer, deadline_ns in deadlines.items() if deadline_ns <= now_ns]
-        self.wake_ns = min((d for d in deadlines.values() if d > now_ns), default=None)
+        self.deadline.wake_ns = min((d for d in deadlines.values() if d > now_ns), default=None)
         return found
 
 

@@ -20,6 +20,21 @@ class Waiting(msgspec.Struct, frozen=True, array_like=True):
     until_ns: int | None = None
 
 
+class Deadline(msgspec.Struct):
+    """The time at which a part of a machine must be woken."""
+
+    wake_ns: int | None = None
+    """None: the part waits for no time."""
+
+    def is_over(self, now_ns: int) -> bool:
+        return self.wake_ns is not None and now_ns >= self.wake_ns
+
+    def exclude_time(self, paused_ns: int, now_ns: int) -> None:
+        """Extend the deadline by the time in which the process was paused."""
+        if self.wake_ns is not None:
+            self.wake_ns += paused_ns
+
+
 class Event(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """An input of a machine that arose in its own process. Messages of peers are inputs too."""
 

@@ -16,13 +16,11 @@ from polyrhythm.core.liveness import PauseDetector
 
 
 class Timed(Protocol):
-    """A part of the lead that has a deadline, or the state of such a part. *The lead reads all
-    deadlines after every event. So a part must store its deadline instead of computing it when it
-    is read.*"""
+    """A `Deadline`, or a part that chooses between several."""
 
     @property
     def wake_ns(self) -> int | None:
-        """When the lead must be woken for this part; None if the part waits for no time."""
+        """When the lead must be woken; None if the part waits for no time."""
 
     def exclude_time(self, paused_ns: int, now_ns: int) -> None:
         """Extend the deadline by this time, during which the lead's process was paused."""
@@ -32,23 +30,39 @@ class Deadlines:
     def __init__(self, detector: PauseDetector, outbox: LeadOutbox) -> None:
         self._detector = detector
         self._outbox = outbox
-        self._parts: list[Timed] = []
+        self._deadlines: list[Timed] = []
+        self._excluding: list[Callable[[int, int], None]] = []
         self._on_time: list[Callable[[int], None]] = []
 
-    def register(self, part: Timed, on_time: Callable[[int], None] | None = None) -> None:
-        """Register a part with a deadline. `on_time` is called with every tick, so it must check
+    def register(
+        self,
+        deadline: Timed,
+        on_time: Callable[[int], None] | None = None,
+        exclude_time: Callable[[int, int], None] | None = None,
+    ) -> None:
+        """Register the deadline of a part. `on_time` is called with every tick, so it must check
         whether the deadline has passed. Parts are called in the order in which they were
-        registered. A part without `on_time` checks its deadline while it handles an event."""
-        self._parts.append(part)
+        registered. A part without `on_time` checks its deadline while it handles an event.
+        `exclude_time`: how the part extends its deadline after a pause, if it is not by the length
+        of the pause."""
+        self._deadlines.append(deadline)
+        self._excluding.append(exclude_time or deadline.exclude_time)
         if on_time is not None:
             self._on_time.append(on_time)
+
+    def register_without_deadline(
+        self, on_time: Callable[[int], None], exclude_time: Callable[[int, int], None]
+    ) -> None:
+        """Register a part that must not be woken, but wants to know of each tick and pause."""
+        self._on_time.append(on_time)
+        self._excluding.append(exclude_time)
 
     @property
     def wake_ns(self) -> int | None:
         """The earliest deadline; None if there is none."""
         earliest_ns = self._detector.wake_ns
-        for part in self._parts:
-            wake_ns = part.wake_ns
+        for deadline in self._deadlines:
+            wake_ns = deadline.wake_ns
             if wake_ns is not None and (earliest_ns is None or wake_ns < earliest_ns):
                 earliest_ns = wake_ns
         return earliest_ns
@@ -61,8 +75,8 @@ class Deadlines:
         """If the lead was paused, extend all deadlines by that time."""
         paused_ns = self._detector.paused_ns(now_ns)
         if paused_ns:
-            for part in self._parts:
-                part.exclude_time(paused_ns, now_ns)
+            for exclude_time in self._excluding:
+                exclude_time(paused_ns, now_ns)
             self._outbox.note("lead-paused", seconds=paused_ns / 1e9)
 
     def on_tick(self, now_ns: int) -> None:

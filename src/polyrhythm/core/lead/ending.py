@@ -18,7 +18,7 @@ from polyrhythm.core.lead.outbox import LeadOutbox
 from polyrhythm.core.lead.progress.progress import STOPPED, JobProgress
 from polyrhythm.core.lead.rounds.folds import Rounds
 from polyrhythm.core.lead.saving import KeepBest, Saving
-from polyrhythm.core.machine import Reason
+from polyrhythm.core.machine import Deadline, Reason
 from polyrhythm.core.model import MODEL
 from polyrhythm.wire.messages.operator import STOP
 
@@ -236,22 +236,17 @@ class Stopping(msgspec.Struct):
     at_once: bool = False
     """Kind statistics: whether the next fold ends the job even if points are missing from the
     sum."""
-    wake_ns: int | None = None
+    deadline: Deadline = msgspec.field(default_factory=Deadline)
     """When the open round is folded at the latest."""
 
     def on_stop_asked(self, now_ns: int) -> None:
         """Begin to stop: a stop was requested while a round is open."""
         self.asked = True
-        self.wake_ns = now_ns + PATIENCE_NS
+        self.deadline.wake_ns = now_ns + PATIENCE_NS
 
     def overdue(self, now_ns: int) -> bool:
-        return self.wake_ns is not None and now_ns >= self.wake_ns
+        return self.deadline.is_over(now_ns)
 
     def on_last_fold(self) -> None:
         """Forget the deadline, because the last fold is ordered or a fold is under way."""
-        self.wake_ns = None
-
-    def exclude_time(self, paused_ns: int, now_ns: int) -> None:
-        """Extend the deadline by the time in which the lead was paused."""
-        if self.wake_ns is not None:
-            self.wake_ns += paused_ns
+        self.deadline.wake_ns = None

@@ -94,18 +94,20 @@ class LeadMachine:
 
     def _register_deadlines(self, parts: Parts, state: LeadState[sync.SyncPolicy]) -> None:
         register = self._deadlines.register
-        register(self._lifecycle.suspicion, self._lifecycle.evict_silent)
-        register(parts.broken, parts.broken.expire)
-        register(state.saving, self._give_up_saving)
-        register(state.best.saving)
-        register(parts.servers.suspicion, self._suspect_servers)
-        register(parts.progress.goals.limit, self._end_overtime)
-        register(state.enrolment, self._leasing.on_time)
-        register(parts.removals, self._lifecycle.on_removals_due)
-        register(parts.stopping, self._end_stopping)
+        workers, servers = self._lifecycle.suspicion, parts.servers.suspicion
+        limit, removals, broken = parts.progress.goals.limit, parts.removals, parts.broken
+        register(workers.deadline, self._lifecycle.evict_silent, workers.exclude_time)
+        self._deadlines.register_without_deadline(broken.expire, broken.exclude_time)
+        register(state.saving.deadline, self._give_up_saving)
+        register(state.best.saving.deadline)
+        register(servers.deadline, self._suspect_servers, servers.exclude_time)
+        register(limit.deadline, self._end_overtime, limit.exclude_time)
+        register(state.enrolment.deadline, self._leasing.on_time)
+        register(removals.deadline, self._lifecycle.on_removals_due, removals.exclude_time)
+        register(parts.stopping.deadline, self._end_stopping)
         if self._takes_cuts:
             register(self._cuts)
-        register(parts.opening, self._open_after_timeout)
+        register(parts.opening.deadline, self._open_after_timeout)
 
     # -- the machine ---------------------------------------------------------------------------
 

@@ -98,7 +98,7 @@ class Overtime:
         """Give workers time to leave their loops, from the moment at which they are told to leave.
         With rounds, a stop first waits for contributions."""
         self._limit.leaving = True
-        self._limit.wait_from(self._stopping.wake_ns or now_ns)
+        self._limit.wait_from(self._stopping.deadline.wake_ns or now_ns)
 
     def _remove_hanging(self, now_ns: int) -> None:
         """Remove the workers whose loops have not ended."""

@@ -11,7 +11,7 @@ from polyrhythm.core.lead.outbox import LeadOutbox
 from polyrhythm.core.lead.rounds.folds import Rounds
 from polyrhythm.core.lead.rounds.sharing import Sharing
 from polyrhythm.core.lead.servers.routing import RoutingTable
-from polyrhythm.core.machine import Reason, Waiting
+from polyrhythm.core.machine import Deadline, Reason, Waiting
 from polyrhythm.core.metrics import parse_best
 from polyrhythm.core.model import BEST
 from polyrhythm.core.sync.registry import traits_of
@@ -53,14 +53,9 @@ class SavingState(msgspec.Struct):
     servers send their present parameters."""
     began_ns: int = 0
     active: bool = False
-    wake_ns: int | None = None
+    deadline: Deadline = msgspec.field(default_factory=Deadline)
     """When the lead gives the file up, unless a further slice is written before that. While
     the model is held: when the lead tries again."""
-
-    def exclude_time(self, paused_ns: int, now_ns: int) -> None:
-        """Extend the deadline by the time in which the lead was paused."""
-        if self.wake_ns is not None:
-            self.wake_ns += paused_ns
 
 
 class Saving:
@@ -134,7 +129,7 @@ class Saving:
                 slice_: (server, routing.roster.incarnations[server])
                 for slice_, server in primaries.items()
             }
-        self._state.wake_ns = now_ns + _PATIENCE_NS
+        self._state.deadline.wake_ns = now_ns + _PATIENCE_NS
         last = not self._state.copied
         create = CreateModel(
             self._state.number,
@@ -210,7 +205,9 @@ class Saving:
         self._state.missing.remove(event.slice)
         self._state.asked.pop(event.slice, None)
         self._state.copies.pop(event.slice, None)
-        self._state.wake_ns = now_ns + (_PATIENCE_NS if self._state.missing else _COMMIT_NS)
+        self._state.deadline.wake_ns = now_ns + (
+            _PATIENCE_NS if self._state.missing else _COMMIT_NS
+        )
         if self._state.missing:
             self.ask()
         else:
@@ -248,7 +245,7 @@ class Saving:
         if self._state.held != before:
             self._outbox.note("model-held", **self._state.held.noted())
         self._state.missing, self._state.asked, self._state.rests = set(), {}, True
-        self._state.wake_ns = now_ns + _AGAIN_NS
+        self._state.deadline.wake_ns = now_ns + _AGAIN_NS
 
     def abandon(self, reason: Reason) -> Reason:
         """Give up the file because slices are lost."""
@@ -258,7 +255,7 @@ class Saving:
     def overdue(self, now_ns: int) -> Reason | None:
         """Returns why the model is given up, if nothing was written for too long; else None. If the
         servers hold the model because it could not be written, try again instead."""
-        if self._state.wake_ns is None or now_ns < self._state.wake_ns:
+        if not self._state.deadline.is_over(now_ns):
             return None
         if self._state.rests:
             self._attempt(now_ns, to_store=False)
@@ -273,7 +270,7 @@ class Saving:
     def _over(self) -> None:
         self._state.active = False
         self._state.copies = {}
-        self._state.wake_ns = None
+        self._state.deadline.wake_ns = None
 
     def _late(self) -> list[int]:
         """The servers that were asked for slices that are not stored yet."""

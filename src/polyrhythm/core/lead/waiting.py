@@ -63,7 +63,7 @@ class WaitReport:
             return Waiting(seeding, opening.since_ns)
         gathering = Reason("gathering", {"absent": opening.missing(self._view.attached)})
         # when the start timeout is over, only the time limit ends the wait for the first model
-        until_ns = opening.wake_ns or self._limit.wake_ns
+        until_ns = opening.deadline.wake_ns or self._limit.deadline.wake_ns
         return Waiting(gathering, opening.since_ns, until_ns)
 
     def line(self, now_ns: int) -> dict[str, Any] | None:

@@ -24,25 +24,25 @@ def test_the_end_of_an_older_link_does_not_concern_an_evicted_member() -> None:
 def test_a_job_without_evicted_members_is_deserted_after_the_grace_period() -> None:
     removals = Removals(2.0)
     assert not removals.is_deserted(0)
-    assert removals.wake_ns == 2 * SECOND_NS
+    assert removals.deadline.wake_ns == 2 * SECOND_NS
     assert removals.is_deserted(2 * SECOND_NS)
 
 
 def test_the_links_of_an_evicted_member_are_kept_for_a_while() -> None:
     removals = Removals(0.0, 60.0)
     removals.may_rejoin(3, 7, SECOND_NS)
-    assert removals.wake_ns == 61 * SECOND_NS
+    assert removals.deadline.wake_ns == 61 * SECOND_NS
     assert removals.links_due(61 * SECOND_NS - 1, alone=False) == []
     assert removals.links_due(61 * SECOND_NS, alone=False) == [(3, 7)]
     assert removals.on_link_ended(3, 7, 61 * SECOND_NS)
-    assert removals.wake_ns is None
+    assert removals.deadline.wake_ns is None
 
 
 def test_the_links_are_kept_while_there_is_no_other_member() -> None:
     removals = Removals(0.0, 60.0)
     removals.may_rejoin(3, 7, 0)
     assert removals.links_due(60 * SECOND_NS, alone=True) == []
-    assert removals.wake_ns == 120 * SECOND_NS
+    assert removals.deadline.wake_ns == 120 * SECOND_NS
     assert not removals.is_deserted(60 * SECOND_NS)
     assert removals.links_due(120 * SECOND_NS, alone=False) == [(3, 7)]
 

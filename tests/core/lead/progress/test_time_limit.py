@@ -53,7 +53,9 @@ def test_a_job_without_a_limit_is_never_overdue() -> None:
     limit = TimeLimit.begin(None)
     limit.open(0)
     limit.on_contributed(0, SECOND_NS)
-    assert limit.wake_ns is None and not limit.is_passed(10**18) and not limit.overdue(10**18)
+    assert (
+        limit.deadline.wake_ns is None and not limit.is_passed(10**18) and not limit.overdue(10**18)
+    )
 
 
 # -- a job ---------------------------------------------------------------------------------------

@@ -131,7 +131,7 @@ def test_the_end_of_an_older_link_loses_no_server() -> None:
 def test_a_silent_server_is_lost_unless_it_has_the_only_copy() -> None:
     servers = SeededServers(3, replicas=1)
     effects = servers.outbox.out = []
-    wake_ns = servers.servers.suspicion.wake_ns
+    wake_ns = servers.servers.suspicion.deadline.wake_ns
     assert wake_ns is not None and wake_ns > BEAT_NS
     servers.servers.suspect(wake_ns - 1)
     assert effects == []
@@ -164,7 +164,7 @@ def test_without_replicas_a_server_that_is_silent_before_all_have_parameters_is_
     servers = SeededServers(3)
     servers.routing.seeding.done = False
     effects = servers.outbox.out = []
-    wake_ns = servers.servers.suspicion.wake_ns
+    wake_ns = servers.servers.suspicion.deadline.wake_ns
     assert wake_ns is not None
     servers.servers.suspect(wake_ns)
     assert notes(effects) == ["server-silent", "server-silent"]

@@ -16,7 +16,7 @@ from polyrhythm.core.lead.data.migration import Migration
 from polyrhythm.core.lead.data.plan import CHUNKS_TO_BALANCE, DataPlan
 from polyrhythm.core.lead.data.private import PrivateData
 from polyrhythm.core.lead.members.view import Member, View
-from polyrhythm.core.machine import Reason
+from polyrhythm.core.machine import Deadline, Reason
 from polyrhythm.core.record import Record, RecordedChunk
 from polyrhythm.wire.messages import Enrol, JobSpec
 
@@ -29,13 +29,8 @@ class EnrolmentState(msgspec.Struct):
     """The fingerprint of the first data set that has one."""
     first: str = ""
     """The name of the member with that data set."""
-    wake_ns: int | None = None
+    deadline: Deadline = msgspec.field(default_factory=Deadline)
     """Until when the passes wait for private data sets of the checkpoint; None if they do not wait."""
-
-    def exclude_time(self, paused_ns: int, now_ns: int) -> None:
-        """Extend the deadline by the time in which the lead was paused."""
-        if self.wake_ns is not None:
-            self.wake_ns += paused_ns
 
 
 class Enrolment:
@@ -176,7 +171,7 @@ class Enrolment:
         """Wait for the data sets of a checkpoint until this time, from the opening of the first
         round."""
         if self._private is not None and self._state.record is not None:
-            self._state.wake_ns = until_ns
+            self._state.deadline.wake_ns = until_ns
         self.expect_members()
 
     def expect_members(self) -> None:
@@ -187,9 +182,9 @@ class Enrolment:
 
     def on_time(self, now_ns: int) -> None:
         """When the time is over, stop waiting for data sets of a checkpoint."""
-        wake_ns = self._state.wake_ns
-        if self._private is not None and wake_ns is not None and now_ns >= wake_ns:
-            self._state.wake_ns = None
+        deadline = self._state.deadline
+        if self._private is not None and deadline.is_over(now_ns):
+            deadline.wake_ns = None
             self._private.stop_waiting()
 
 

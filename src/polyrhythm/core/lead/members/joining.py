@@ -4,7 +4,7 @@ several models must make their steps.
 
 import msgspec
 
-from polyrhythm.core.machine import Reason
+from polyrhythm.core.machine import Deadline, Reason
 from polyrhythm.core.step_order import StepOrder, described
 from polyrhythm.core.values import name_fault
 from polyrhythm.wire.messages import (
@@ -67,7 +67,7 @@ class Opening(msgspec.Struct):
     _start_timeout_s: float
     since_ns: int = 0
     """When the first worker was admitted; before that, when a resumed job began to wait for it."""
-    wake_ns: int | None = None
+    deadline: Deadline = msgspec.field(default_factory=Deadline)
     """When the start timeout ends; None if it has not begun, or is over."""
     _begun: bool = False
     """Whether the start timeout has begun."""
@@ -80,24 +80,19 @@ class Opening(msgspec.Struct):
     def on_admitted(self, now_ns: int) -> None:
         if not self._begun:
             self._begun, self.since_ns = True, now_ns
-            self.wake_ns = now_ns + round(self._start_timeout_s * 1e9)
-
-    def exclude_time(self, paused_ns: int, now_ns: int) -> None:
-        """Extend the start timeout by the time in which the lead was paused."""
-        if self.wake_ns is not None:
-            self.wake_ns += paused_ns
+            self.deadline.wake_ns = now_ns + round(self._start_timeout_s * 1e9)
 
     def on_lost(self) -> None:
         """Stop waiting for a worker that left before round 1."""
         self._workers = max(1, self._workers - 1)
 
     def on_time(self, now_ns: int) -> None:
-        if self.wake_ns is not None and now_ns >= self.wake_ns:
-            self._overdue, self.wake_ns = True, None
+        if self.deadline.is_over(now_ns):
+            self._overdue, self.deadline.wake_ns = True, None
 
     def on_opened(self) -> None:
         """Forget the start timeout: round 1 opens."""
-        self.wake_ns = None
+        self.deadline.wake_ns = None
 
     def missing(self, attached: int) -> int:
         """How many more workers round 1 waits for."""

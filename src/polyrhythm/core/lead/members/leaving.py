@@ -17,6 +17,7 @@ import math
 import msgspec
 
 from polyrhythm.core.lead.data.chunks import Holder
+from polyrhythm.core.machine import Deadline
 
 _REJOINS_WITHIN_NS = 5 * 10**9
 """How long an evicted worker may take to send a hello again after its link has ended. A worker that
@@ -39,14 +40,14 @@ class Removals(msgspec.Struct):
     _rejoin_until_ns: int = 0
     _deserted_ns: int | None = None
     """When a job without members counts as deserted; None while it has members."""
-    wake_ns: int | None = None
+    deadline: Deadline = msgspec.field(default_factory=Deadline)
     """The earliest of these deadlines; None if there is none."""
 
     def _schedule(self) -> None:
         times_ns = list(self._links_until_ns.values())
         if self._deserted_ns is not None:
             times_ns.append(self._deserted_ns)
-        self.wake_ns = min(times_ns, default=None)
+        self.deadline.wake_ns = min(times_ns, default=None)
 
     @property
     def any(self) -> bool:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from polyrhythm.core.machine import Reason
+from polyrhythm.core.machine import Deadline, Reason
 from polyrhythm.core.metrics import MOST_NAMES, OBJECTIVE, Reported
 from polyrhythm.wire.messages import JobSpec, Target
 from polyrhythm.wire.messages.reasons import Field
@@ -164,7 +164,7 @@ class TimeLimit(msgspec.Struct):
     _began_ns: dict[int, int] = {}
     """Per worker, when it entered or contributed last."""
     _longest_ns: int = 0
-    wake_ns: int | None = None
+    deadline: Deadline = msgspec.field(default_factory=Deadline)
     """When to call `overdue`: the end of the patience. None if the lead is not waiting for it."""
     leaving: bool = False
     """Whether the lead is now waiting for workers that have not left their loops yet, and not for a
@@ -182,7 +182,7 @@ class TimeLimit(msgspec.Struct):
     @property
     def waits(self) -> bool:
         """Whether the lead waits for the end of the patience."""
-        return self.wake_ns is not None
+        return self.deadline.wake_ns is not None
 
     def expect(self, until_ns: int) -> None:
         """Note that a worker has joined, so round 1 should open before this time."""
@@ -221,22 +221,22 @@ class TimeLimit(msgspec.Struct):
     def wait_from(self, since_ns: int) -> None:
         """From this time on, the lead waits for a fold until the patience is over."""
         self._since_ns = since_ns
-        self.wake_ns = since_ns + self.patience_ns
+        self.deadline.wake_ns = since_ns + self.patience_ns
 
     def overdue(self, now_ns: int) -> bool:
         """Whether the patience is over."""
-        if self.wake_ns is None or now_ns < self.wake_ns:
+        if not self.deadline.is_over(now_ns):
             return False
-        # workers may have made longer steps since `wake_ns` was computed
-        self.wake_ns = self._since_ns + self.patience_ns
-        return now_ns >= self.wake_ns
+        # workers may have made longer steps since the deadline was computed
+        self.deadline.wake_ns = self._since_ns + self.patience_ns
+        return self.deadline.is_over(now_ns)
 
     def on_settled(self) -> None:
         """Stop waiting."""
-        self.wake_ns = None
+        self.deadline.wake_ns = None
 
     def exclude_time(self, paused_ns: int, now_ns: int) -> None:
         """Begin the patience again: the lead was paused until now, and has read no message
         meanwhile."""
-        if self.wake_ns is not None:
+        if self.deadline.wake_ns is not None:
             self.wait_from(max(self._since_ns, now_ns))

@@ -102,10 +102,6 @@ class BrokenLinksState(msgspec.Struct):
 
 
 class BrokenLinks:
-    wake_ns = None
-    """Always None. The lead forgets old reports with its next heartbeat or tick, so it need not be
-    woken for that."""
-
     def __init__(
         self,
         state: BrokenLinksState,
