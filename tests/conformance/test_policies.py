@@ -8,7 +8,7 @@ A new policy needs one row in `ROWS`: jobs that use it, with the options that ch
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
@@ -16,6 +16,7 @@ import msgspec
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from polyrhythm.core.kinds import KINDS
 from polyrhythm.core.machine import Reason, Waiting

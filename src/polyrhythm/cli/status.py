@@ -9,10 +9,11 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
+import msgspec
 import typer
 from rich.console import Console, RenderableType
 
@@ -207,7 +208,7 @@ def status_of(run: Run) -> dict[str, Any]:
         },
         "slices": {f"s{server}": count for server, count in state.slices.items()},
         "held": {f"s{server}": nbytes for server, nbytes in state.loads.items()},
-        "links": None if state.measured is None else asdict(state.measured),
+        "links": None if state.measured is None else msgspec.structs.asdict(state.measured),
         "waiting": explanation_of(run).as_dict() if state.waiting or run.suspects else None,
     }
 

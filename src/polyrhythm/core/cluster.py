@@ -10,6 +10,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import msgspec
+
 from polyrhythm.core.machine import Reason
 from polyrhythm.errors import UsageError
 
@@ -21,8 +23,7 @@ _FORM = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Demand:
+class Demand(msgspec.Struct, frozen=True):
     """The resources that one process asks for. Two processes with equal demands can take each
     other's place."""
 

@@ -8,7 +8,6 @@ again keeps its device.
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import msgspec
 
@@ -30,8 +29,7 @@ class CudaFound(msgspec.Struct, frozen=True):
     """Whether forked processes can use CUDA. They cannot if CUDA was initialised before the fork."""
 
 
-@dataclass(frozen=True, slots=True)
-class Assignment:
+class Assignment(msgspec.Struct, frozen=True):
     """The device of each worker, and what the user should know about it."""
 
     devices: tuple[str, ...]

@@ -7,8 +7,9 @@ it.
 """
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from math import inf
+
+import msgspec
 
 from polyrhythm.core.placement.slices import ITEM_NBYTES, Layout, Slice
 from polyrhythm.core.values import plain
@@ -16,8 +17,7 @@ from polyrhythm.errors import UsageError
 from polyrhythm.wire.messages import JobSpec, OptimizerSpec, Option, Route
 
 
-@dataclass(frozen=True, slots=True)
-class KindTraits:
+class KindTraits(msgspec.Struct, frozen=True):
     steps_on_servers: bool = False
     """Whether servers make the optimizer's steps, from gradients."""
     steps_on_workers: bool = False

@@ -2,14 +2,13 @@
 comparing the names of kinds*, so a new kind of link only needs a new entry here.
 """
 
-from dataclasses import dataclass
+import msgspec
 
 AUTO = "auto"
 """The value of `--link` that chooses a link within the host if both ends are on one host."""
 
 
-@dataclass(frozen=True, slots=True)
-class LinkKind:
+class LinkKind(msgspec.Struct, frozen=True):
     name: str
     """The name for users: in `--link`, in the journal and in messages."""
     has_payload_references: bool

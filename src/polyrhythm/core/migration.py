@@ -1,6 +1,6 @@
 """The values of `--migrate`: whether points move from slow workers to fast ones, and how."""
 
-from dataclasses import dataclass
+import msgspec
 
 from polyrhythm.core.kinds import keeps_rows
 from polyrhythm.core.sync.policy import Traits
@@ -11,8 +11,7 @@ AUTO, OFF, LEASE, FULL, BLOCKING = "auto", "off", "lease", "full", "blocking"
 MIGRATIONS = (AUTO, OFF, LEASE, FULL, BLOCKING)
 
 
-@dataclass(frozen=True, slots=True)
-class MigrationChoice:
+class MigrationChoice(msgspec.Struct, frozen=True):
     """How chunks move from slow workers to fast ones, and why: `off`, `lease`, `full` or `blocking`."""
 
     mode: str

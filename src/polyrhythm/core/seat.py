@@ -8,8 +8,9 @@ process share its links, so one link carries the messages of both.
 At present the seat does not move: the lead runs in the first server for as long as the job runs.
 """
 
-from dataclasses import dataclass
 from typing import Any, TypeAlias
+
+import msgspec
 
 from polyrhythm.core.names import LEAD, server_name
 from polyrhythm.wire.messages import Admitted, Place, Routing
@@ -18,8 +19,7 @@ Seating: TypeAlias = Admitted | Place | Routing
 """A message of a lead. It names the server in which this lead runs."""
 
 
-@dataclass(frozen=True, slots=True)
-class Seat:
+class Seat(msgspec.Struct, frozen=True):
     server: int
     term: int
 

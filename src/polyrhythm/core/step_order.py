@@ -12,7 +12,6 @@ order is allowed.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import msgspec
 
@@ -21,8 +20,7 @@ MOST_STEPS = 1_000
 made none."""
 
 
-@dataclass(frozen=True, slots=True)
-class OrderBroken:
+class OrderBroken(msgspec.Struct, frozen=True):
     """A step that is not the next one in the order. Both fields contain numbers of models."""
 
     expected: tuple[int, ...]

@@ -20,26 +20,22 @@ _LONG_NS = 60 * 10**9
 _QUICK_DEATHS = 5
 
 
-@dataclass(frozen=True, slots=True)
-class Started:
+class Started(msgspec.Struct, frozen=True):
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class Trained:
+class Trained(msgspec.Struct, frozen=True):
     """A contribution of this worker has been acknowledged, the first since its start."""
 
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class Died:
+class Died(msgspec.Struct, frozen=True):
     name: str
     how: str
 
 
-@dataclass(frozen=True, slots=True)
-class RespawnDecision:
+class RespawnDecision(msgspec.Struct, frozen=True):
     """`at_ns` is when to start the process again; None if it is not started again."""
 
     at_ns: int | None
@@ -117,8 +113,7 @@ LOSSES = frozenset({"server-died", "slices-lost", "state-lost"})
 _MOST_IN_VAIN = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Loss:
+class Loss(msgspec.Struct, frozen=True):
     """How a job ended before it reached a goal."""
 
     reason: str | None
@@ -132,8 +127,7 @@ class Loss:
     """The server with which the last copy of a slice was lost; None if that is not known."""
 
 
-@dataclass(frozen=True, slots=True)
-class NewestCheckpoint:
+class NewestCheckpoint(msgspec.Struct, frozen=True):
     """The newest complete checkpoint."""
 
     number: int

@@ -2,7 +2,7 @@
 limit, whichever comes first. *A target of a metric has no estimate:* when a metric reaches a value
 cannot be known, so a job with a target may end earlier than estimated."""
 
-from dataclasses import dataclass
+import msgspec
 
 from polyrhythm.observe.state import RunState
 from polyrhythm.observe.words import grouped, rough
@@ -12,8 +12,7 @@ _LOOK_BACK = 30
 """How many lines of the journal the estimate uses. These lines cover about half a minute."""
 
 
-@dataclass(frozen=True, slots=True)
-class Estimate:
+class Estimate(msgspec.Struct, frozen=True):
     left_s: float
     """The seconds until the end of the run."""
     share: float

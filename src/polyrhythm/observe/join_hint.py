@@ -2,8 +2,9 @@
 `story`."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from polyrhythm.core.names import is_loopback
 
@@ -15,8 +16,7 @@ COLOCATED = "colocated"
 """The role of a command that starts a worker and a server."""
 
 
-@dataclass(frozen=True, slots=True)
-class JoinHint:
+class JoinHint(msgspec.Struct, frozen=True):
     """What a process must know to join. On the host of the job, the commands of its user find the
     job's file and its secret by the address alone."""
 

@@ -11,7 +11,6 @@ import os
 import socket
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -44,8 +43,7 @@ class RunProcess(msgspec.Struct, frozen=True, kw_only=True):
     started: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+class Run(msgspec.Struct, frozen=True):
     path: Path
     job: JobSpec | None
     state: RunState

@@ -7,8 +7,10 @@ read: the time is that of the last line. Lines of unknown kinds change nothing.
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
+
+import msgspec
 
 from polyrhythm.core.lead.progress.learning import Finding, LearningState
 from polyrhythm.core.metrics import OBJECTIVE
@@ -25,8 +27,7 @@ from polyrhythm.observe.work import (
 from polyrhythm.wire.messages.reasons import FAILED, HUNG, NOT_FINITE, UNATTACHED, Reason
 
 
-@dataclass(frozen=True, slots=True)
-class WaitingState:
+class WaitingState(msgspec.Struct, frozen=True):
     """What the job waits for. Times are in seconds since the run began, as in the journal.
 
     A `waiting` line says for how many seconds the wait has lasted (`since_s`), and in how many
@@ -62,18 +63,16 @@ class WaitingState:
         """What the job still waits for when this worker has left; None if it waits for no other
         worker."""
         missing = tuple(other for other in self.missing if other != worker)
-        return replace(self, missing=missing, seen_s=at_s) if missing else None
+        return msgspec.structs.replace(self, missing=missing, seen_s=at_s) if missing else None
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
+class Ended(msgspec.Struct, frozen=True):
     at_s: float
     reason: Reason
     failed: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Point:
+class Point(msgspec.Struct, frozen=True):
     """A data point of the run's curve, from one `rounds` line of the journal."""
 
     at_s: float
@@ -84,8 +83,7 @@ class Point:
     objective: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class MeasuredLinks:
+class MeasuredLinks(msgspec.Struct, frozen=True):
     """What the lead knows of the links between hosts. Rates are in bytes per second."""
 
     at_s: float

@@ -4,9 +4,11 @@ before the next unusual event, and every ten seconds. A wait is told when it has
 seconds. The same wait is told again only after a different one."""
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
+
+import msgspec
+from msgspec.structs import replace
 
 from polyrhythm.core.lead.progress.learning import LearningState
 from polyrhythm.observe import moves
@@ -28,8 +30,7 @@ from polyrhythm.wire.messages.reasons import DONE, FAILED, NOT_FINITE, Reason
 NO_WORKERS: frozenset[int] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
-class Sentence:
+class Sentence(msgspec.Struct, frozen=True):
     """A sentence of a run's story, with its time and the workers that it is about."""
 
     at_s: float

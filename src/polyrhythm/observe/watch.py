@@ -6,7 +6,6 @@ line of JSON for each report."""
 import contextlib
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +22,7 @@ WATCH = "watch.jsonl"
 _ENDED = "ended"
 
 
-@dataclass(frozen=True, slots=True)
-class Suspect:
+class Suspect(msgspec.Struct, frozen=True):
     """A process that suspects the lead. Times are Unix times, by the clock of the host."""
 
     name: str

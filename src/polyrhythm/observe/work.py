@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from polyrhythm.core.metrics import Reported
 from polyrhythm.wire.messages import Target
 from polyrhythm.wire.messages.reasons import Reason
@@ -14,8 +16,7 @@ Fields = Mapping[str, Any]
 """The fields of one worker in a `rounds` line of the journal."""
 
 
-@dataclass(frozen=True, slots=True)
-class Totals:
+class Totals(msgspec.Struct, frozen=True):
     """The work of one worker since the job began."""
 
     contributions: int = 0

@@ -2,9 +2,10 @@
 how it spends its time, and what is unusual about it."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from typing import TypeVar
+
+import msgspec
 
 from polyrhythm.core.devices import CPU
 from polyrhythm.core.values import name_order, shown
@@ -54,8 +55,7 @@ class RowStyle(Enum):
     GONE = "red"
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerRow:
+class WorkerRow(msgspec.Struct, frozen=True):
     name: str
     contributions: int
     points_per_s: float | None
@@ -241,8 +241,7 @@ def _range(low: str, high: str) -> str:
     return low if low == high else f"{low} to {high}"
 
 
-@dataclass(frozen=True, slots=True)
-class _Column:
+class _Column(msgspec.Struct, frozen=True):
     name: str
     title: str
     cells: list[str]

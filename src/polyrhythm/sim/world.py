@@ -1,6 +1,6 @@
 """What all processes of one simulation share."""
 
-from dataclasses import dataclass
+import msgspec
 
 from polyrhythm.sim.checker import Checker
 from polyrhythm.sim.clock import Clock
@@ -9,8 +9,7 @@ from polyrhythm.sim.scenario import JobTable
 from polyrhythm.wire import messages as m
 
 
-@dataclass(frozen=True, slots=True)
-class World:
+class World(msgspec.Struct, frozen=True):
     """`table`: the scenario's settings of the job. `objective`: the simulated objective, which falls
     with the weight that is folded into the first slice; None if there is none. `checker`: if given,
     every event is checked."""

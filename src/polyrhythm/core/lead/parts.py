@@ -1,6 +1,6 @@
 """The parts of the lead. Each part follows one rule; `state.py` connects them."""
 
-from dataclasses import dataclass
+import msgspec
 
 from polyrhythm.core.lead.data.balance.balancing import Balancing
 from polyrhythm.core.lead.data.enrolment import Enrolment
@@ -29,8 +29,7 @@ from polyrhythm.core.sync.policy import SyncPolicy
 from polyrhythm.wire.messages import JobSpec
 
 
-@dataclass(frozen=True, slots=True)
-class Parts:
+class Parts(msgspec.Struct, frozen=True):
     """The basic parts of the lead. None of them calls the mode (`rounds/modes.py`), the lifecycle of
     members (`members/lifecycle.py`), the counting of contributions (`rounds/counting.py`) or the
     machine."""

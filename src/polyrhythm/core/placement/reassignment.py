@@ -9,7 +9,6 @@ noise does not move slices.
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import msgspec
 
@@ -54,8 +53,7 @@ class SteadyRate(msgspec.Struct, gc=False):
         return True
 
 
-@dataclass(frozen=True, slots=True)
-class Prospect:
+class Prospect(msgspec.Struct, frozen=True):
     """The expected effect of a new assignment: the time of a round before and after it, and the
     cost of moving slices."""
 

@@ -19,7 +19,9 @@ that join or resume.
 import math
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+
+import msgspec
+from msgspec.structs import replace
 
 from polyrhythm.core.placement.assignment import PROBE_NBYTES
 from polyrhythm.core.placement.division import given_division
@@ -49,8 +51,7 @@ BUFFERS = -1
 """The group of tensors that are not optimized: buffers, and parameters outside the optimizer."""
 
 
-@dataclass(frozen=True, slots=True)
-class TensorPlace:
+class TensorPlace(msgspec.Struct, frozen=True):
     """The offset of a tensor in its space, in elements."""
 
     tensor: TensorSpec
@@ -60,8 +61,7 @@ class TensorPlace:
     length: int
 
 
-@dataclass(frozen=True, slots=True)
-class Slice:
+class Slice(msgspec.Struct, frozen=True):
     """A slice: a contiguous range of a space, in elements."""
 
     id: int
@@ -87,8 +87,7 @@ class Slice:
         return (self.parts[0][1] - self.parts[0][0]) // self.width if self.width else 0
 
 
-@dataclass(frozen=True, slots=True)
-class Space:
+class Space(msgspec.Struct, frozen=True):
     dtype: str
     buffers: bool
     length: int
@@ -102,8 +101,7 @@ class Space:
         return self.length * self.item_nbytes
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
+class Layout(msgspec.Struct, frozen=True):
     spaces: tuple[Space, ...]
     places: tuple[TensorPlace, ...]
     slices: tuple[Slice, ...]
@@ -153,8 +151,7 @@ def lay_out(spec: ModelSpec, servers: int, slice_nbytes: int, probes: int = 0) -
     return Layout(tuple(spaces), tuple(places), cut)
 
 
-@dataclass(frozen=True, slots=True)
-class _Run:
+class _Run(msgspec.Struct, frozen=True):
     """A range [first, end) of a space that is cut into slices. Slices begin at multiples of `unit`
     elements. `width`: see `Slice.width`."""
 

@@ -4,7 +4,8 @@ nothing arrives are reported to the lead (`QuietLinks`).
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+import msgspec
 
 from polyrhythm.core.effects import Bind, Drop, Send
 from polyrhythm.core.liveness import silent_link_s
@@ -19,8 +20,7 @@ the number of workers in the job, whichever is larger. Without a limit one membe
 number of links."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Call:
+class _Call(msgspec.Struct, frozen=True):
     peer: str
     incarnation: int
     until_ns: int

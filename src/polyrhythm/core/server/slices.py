@@ -19,9 +19,10 @@ role takes the slice's lock.*
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from typing import Generic, TypeVar
+
+import msgspec
 
 from polyrhythm.core.events import Contributed, Rerouted, SliceSeeded, StateAdopted, StepCopied
 from polyrhythm.core.server.replication import fold_step
@@ -219,8 +220,7 @@ class RoundsSlice(HeldSlice):
             self.rows, self._folded = self._folded, None
 
 
-@dataclass(frozen=True, slots=True)
-class RoleChanges:
+class RoleChanges(msgspec.Struct, frozen=True):
     """How the roles of a server change with new routes. All numbers of slices are in ascending
     order."""
 

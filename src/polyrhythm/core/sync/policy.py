@@ -9,7 +9,6 @@ parts of the program look at the traits; no part may decide by the text of a pol
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 import msgspec
@@ -119,8 +118,7 @@ PolicyEvent: TypeAlias = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Traits:
+class Traits(msgspec.Struct, frozen=True):
     """The properties of a policy that lead, servers, workers and tools adapt to."""
 
     rounds: bool
@@ -159,8 +157,7 @@ class SyncPolicy(Protocol):
         """What the policy waits for. This call changes no state."""
 
 
-@dataclass(frozen=True, slots=True)
-class PolicyEntry:
+class PolicyEntry(msgspec.Struct, frozen=True):
     """One entry of the registry: how `--sync` names a policy, and how to build the policy for a
     job."""
 

@@ -6,7 +6,7 @@ connect to a server, it reports this to the lead, and tries again every two seco
 lead keeps it as a member.*
 """
 
-from dataclasses import dataclass
+import msgspec
 
 from polyrhythm.core.effects import Dial, SeedSlices
 from polyrhythm.core.links import Links
@@ -22,8 +22,7 @@ _AGAIN_NS = 2 * 10**9
 """After this time a worker that rejoins tries again to connect to a server that did not answer."""
 
 
-@dataclass(frozen=True, slots=True)
-class Parted:
+class Parted(msgspec.Struct, frozen=True):
     """A server whose link ended, with the reason. The worker waits until `until_ns` for the lead to
     say whether the server is lost."""
 

@@ -7,7 +7,8 @@ points have added a number.
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from polyrhythm.core.worker.remembered import Remembered
 from polyrhythm.wire.messages import ChunkPart, ChunkProgress, Contribution, Leased
@@ -35,8 +36,7 @@ class PointNumbers(dict[int, float]):
     __eq__ = object.__eq__
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
+class Difference(msgspec.Struct, frozen=True):
     """What a contribution adds to its row (`change`), and the number that each point of the worker
     has added up to this contribution (`memory`)."""
 
@@ -55,8 +55,7 @@ def carry(message: Contribution, difference: Difference) -> CarriedContribution:
     return CarriedContribution(**fields, difference=difference)
 
 
-@dataclass(frozen=True, slots=True)
-class ChunkMemory:
+class ChunkMemory(msgspec.Struct, frozen=True):
     """The memory of the points of a chunk: for each visited point, the number that it has added."""
 
     numbers: Mapping[int, float]

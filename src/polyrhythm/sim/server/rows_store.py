@@ -6,7 +6,6 @@ contribution. So a checker can compute every row again, and see whether a point 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -23,8 +22,7 @@ from polyrhythm.sim.server.slice_store import CarriedCopy, CarriedState, Given, 
 from polyrhythm.wire.messages import Contribution, Row, SliceStep, State
 
 
-@dataclass(frozen=True, slots=True)
-class SimRow:
+class SimRow(msgspec.Struct, frozen=True):
     total: Statistics
     sequence: int
     memory: PointNumbers

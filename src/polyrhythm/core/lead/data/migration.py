@@ -12,7 +12,6 @@ member keeps a copy of private points that their owner no longer shares.*
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 import msgspec
@@ -66,8 +65,7 @@ class Travel(Protocol):
         """Whether rounds may be empty because members wait for points. `settled`: no points move."""
 
 
-@dataclass(frozen=True, slots=True)
-class Concurrent:
+class Concurrent(msgspec.Struct, frozen=True):
     """`--migrate lease` and `full`: a few chunks of each source are in flight at a time. The source
     visits its other chunks meanwhile, and the target visits its own."""
 
@@ -85,8 +83,7 @@ class Concurrent:
         return False
 
 
-@dataclass(frozen=True, slots=True)
-class Synchronous:
+class Synchronous(msgspec.Struct, frozen=True):
     """`--migrate blocking`, the synchronous migration of the paper: all chunks are in flight at once.
     Until they have arrived, their sources and targets visit no points."""
 

@@ -4,7 +4,7 @@ compares the objective of each full pass with that of earlier passes.
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -18,8 +18,7 @@ _REST = 0.5
 before it."""
 
 
-@dataclass(frozen=True, slots=True)
-class RunningMean:
+class RunningMean(msgspec.Struct, frozen=True):
     """A mean loss over a number of points, and its standard error."""
 
     value: float
@@ -27,8 +26,7 @@ class RunningMean:
     points: float
 
 
-@dataclass(frozen=True, slots=True)
-class PassObjective:
+class PassObjective(msgspec.Struct, frozen=True):
     """`loss`: the mean over all contributions since the last check; None if none had an objective.
     `change`: how much the objective has changed since a check at least one pass ago; None if there
     is nothing to compare with yet."""
@@ -38,8 +36,7 @@ class PassObjective:
     change: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class _Probed:
+class _Probed(msgspec.Struct, frozen=True):
     """The mean loss over `sample` points of the probe sample, measured after `visited` points of
     training."""
 
@@ -216,8 +213,7 @@ class LearningState(StrEnum):
 FAULTS = frozenset({LearningState.STALLED, LearningState.RISING, LearningState.NOT_FINITE})
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(msgspec.Struct, frozen=True):
     """A state with its numbers. The numbers are mean losses of passes; only `first` is the mean
     loss of the first round.
 
@@ -236,7 +232,11 @@ class Finding:
     """If the objective is not finite: the workers that reported it."""
 
     def fields(self) -> dict[str, Any]:
-        return {**asdict(self), "state": str(self.state), "workers": list(self.workers)}
+        return {
+            **msgspec.structs.asdict(self),
+            "state": str(self.state),
+            "workers": list(self.workers),
+        }
 
     @classmethod
     def read(cls, fields: Mapping[str, Any]) -> "Finding":

@@ -5,7 +5,6 @@ this interface, and do not ask which of the two it is (decision 041).
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import ClassVar, Protocol, TypeAlias
 
 import msgspec
@@ -245,8 +244,7 @@ visit them first. If all workers are equally fast, that takes less than one pass
 leaves time for slow workers."""
 
 
-@dataclass(frozen=True, slots=True)
-class SummedPoints:
+class SummedPoints(msgspec.Struct, frozen=True):
     """How complete the sum of a version is. `points`: the number of points in the data set.
     `missing`: how many of them are not in the sum. `visited`: how many points were visited since
     the job began."""

@@ -50,8 +50,7 @@ def _rank(name: str) -> tuple[bool, int]:
     return server is not None, int(name[1:]) if server is None else server
 
 
-@dataclass(frozen=True, slots=True)
-class Separation:
+class Separation(msgspec.Struct, frozen=True):
     """What follows from a broken link. `leaves`: the name of the process that must go; None if the
     job waits for the link."""
 

@@ -39,8 +39,7 @@ from polyrhythm.wire.messages import (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class SliceLoss:
+class SliceLoss(msgspec.Struct, frozen=True):
     """The slices that have no copy left."""
 
     slices: int

@@ -5,10 +5,10 @@ two clocks never differ by more than bound + 1. Without a bound (ASP), a worker 
 lead before a step.
 """
 
-from dataclasses import replace
 from typing import ClassVar
 
 import msgspec
+from msgspec.structs import replace
 
 from polyrhythm.core.machine import Reason, Waiting
 from polyrhythm.core.sync.arrival.on_arrival import GATED, GOING, Clocks, OnArrival

@@ -5,7 +5,6 @@ the job, by a comparison of cost and benefit (`batch_size`).
 """
 
 import math
-from dataclasses import dataclass
 from typing import ClassVar
 
 import msgspec
@@ -33,8 +32,7 @@ _FIRST = 32
 _ROUNDS = 4
 
 
-@dataclass(frozen=True, slots=True)
-class BatchTerms:
+class BatchTerms(msgspec.Struct, frozen=True):
     points: int | None
     """The points of a batch; None means all points of the worker."""
     probe: bool
@@ -44,8 +42,7 @@ class BatchTerms:
 WHOLE = BatchTerms(points=None, probe=False)
 
 
-@dataclass(frozen=True, slots=True)
-class MeasuredBatch:
+class MeasuredBatch(msgspec.Struct, frozen=True):
     """The measurements of one closed round."""
 
     elapsed_ns: int

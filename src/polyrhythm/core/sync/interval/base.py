@@ -8,7 +8,6 @@ measurement and the beginning of the next.
 
 import math
 import statistics
-from dataclasses import dataclass
 
 import msgspec
 
@@ -31,8 +30,7 @@ workers visit as many points as in a round of bsp."""
 _ASK_EVERY = 4
 
 
-@dataclass(frozen=True, slots=True)
-class IntervalTerms:
+class IntervalTerms(msgspec.Struct, frozen=True):
     interval_ns: int
     probe: bool
     """Whether workers measure the objective before the interval begins."""
@@ -40,8 +38,7 @@ class IntervalTerms:
     """Workers measure the objective on every n-th point of the probe sample; this is n."""
 
 
-@dataclass(frozen=True, slots=True)
-class Measured:
+class Measured(msgspec.Struct, frozen=True):
     """The measurements of one closed round."""
 
     interval_ns: int

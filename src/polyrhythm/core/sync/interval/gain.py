@@ -7,11 +7,11 @@ interval also costs a barrier of phi seconds. So one second of elapsed time lowe
 """
 
 import math
-from dataclasses import dataclass
+
+import msgspec
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(msgspec.Struct, frozen=True):
     """The line g(eta) = a eta + b: the gain of one second of work with an interval of eta
     seconds."""
 

@@ -272,8 +272,7 @@ def _plan(part: int) -> list[tuple[int, bool]]:
     return [*(short + long) * _COMPARISONS, *short, (1, True)]
 
 
-@dataclass(frozen=True, slots=True)
-class _Fit:
+class _Fit(msgspec.Struct, frozen=True):
     line: Line
     least: Line
     """The flattest line that is consistent with the measurements. It favours short intervals."""

@@ -1,7 +1,7 @@
 """Workers finish a pass together: which of the remaining visits of the pass move to another
 worker."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from polyrhythm.core.lead.data.balance.balancing import choose_moves, with_left
 from polyrhythm.core.lead.data.balance.decision import Balance, Pace, finish_pass

@@ -2,9 +2,9 @@
 from slow members to fast ones."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 
 import msgspec
+from msgspec.structs import replace
 
 from polyrhythm.core.lead.data.balance.decision import (
     Balance,
@@ -21,8 +21,7 @@ from polyrhythm.core.lead.data.plan import DataPlan
 from polyrhythm.core.machine import Reason
 
 
-@dataclass(frozen=True, slots=True)
-class HeldChunk:
+class HeldChunk(msgspec.Struct, frozen=True):
     """A chunk of the worker. The higher `visited` is, the later the chunk was visited."""
 
     index: int
@@ -105,8 +104,7 @@ _EVERY = 2
 pass may have only a few rounds."""
 
 
-@dataclass(frozen=True, slots=True)
-class Moved:
+class Moved(msgspec.Struct, frozen=True):
     """A move that has begun: the number of its chunks and of their points, and the reason for
     it."""
 

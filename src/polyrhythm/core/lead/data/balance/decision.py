@@ -8,8 +8,9 @@ machines.*
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
+
+import msgspec
 
 from polyrhythm.core.machine import Reason
 from polyrhythm.wire.messages.reasons import Field
@@ -23,8 +24,7 @@ EPSILON = 0.5
 """By how many passes a super-worker may differ from the mean (FSP Eq. 8)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Pace:
+class Pace(msgspec.Struct, frozen=True):
     """One worker: the number of its points, its seconds per point with their standard error, its
     passes, and how many visits of its points are left until the last pass (None if there is no last
     pass). `walk_s`: see `speeds.Speed`."""
@@ -51,8 +51,7 @@ class Pace:
         return self.left_next * self.seconds
 
 
-@dataclass(frozen=True, slots=True)
-class SuperWorker:
+class SuperWorker(msgspec.Struct, frozen=True):
     """Workers with about the same points, speed and passes. Every number is a mean over them."""
 
     keys: tuple[Key, ...]
@@ -186,8 +185,7 @@ _CERTAIN, _LIKELY = 3.0, 1.5
 number is used for a move of many points, the second for a move of one or two chunks."""
 
 
-@dataclass(frozen=True, slots=True)
-class Move:
+class Move(msgspec.Struct, frozen=True):
     """A move of points from workers to other workers. Each worker in `sources` gives about `points`
     points away, and the workers in `targets` share them evenly. `ends`: `points` is a number of
     remaining visits instead of points."""
@@ -202,8 +200,7 @@ class Move:
     end of the job count."""
 
 
-@dataclass(frozen=True, slots=True)
-class Balance:
+class Balance(msgspec.Struct, frozen=True):
     """The decision. `reason`: why points move, or why no points move."""
 
     moves: tuple[Move, ...]
