@@ -11,7 +11,6 @@ from safetensors.torch import load_file
 
 from polyrhythm.errors import DamagedCheckpoint, StoreError, StoreFull, StoreTaken
 from polyrhythm.store.checkpoints import (
-    check_model,
     load,
     newest,
     next_number,
@@ -27,7 +26,6 @@ from polyrhythm.store.checkpoints import (
 from polyrhythm.store.kept import decode_state, encode_state
 from polyrhythm.store.listing import listing, prune, with_room
 from polyrhythm.store.objects import Buffer, Store, open_store
-from polyrhythm.wire.messages import OptimizerSpec
 from tests.store.samples import (
     MODEL,
     RECORD,
@@ -171,22 +169,6 @@ def test_prune_refuses_to_keep_nothing(store: Store) -> None:
     write_checkpoint(store)
     with pytest.raises(StoreError, match="keep at least 1"):
         prune(store, 0)
-
-
-def test_a_checkpoint_of_another_model_is_named(store: Store) -> None:
-    checkpoint = write_checkpoint(store)
-    check_model(checkpoint, MODEL)
-    tensors = (*MODEL.tensors[:1], MODEL.tensors[2], *MODEL.tensors[2:])
-    with pytest.raises(
-        StoreError, match=r"this model differs.*'second.weight' where .*'first.bias'"
-    ):
-        check_model(checkpoint, type(MODEL)(tensors, MODEL.optimizer))
-    other_rate = OptimizerSpec("Adam", ({"lr": 0.5}, {"lr": 0.5}))
-    check_model(checkpoint, type(MODEL)(MODEL.tensors, other_rate))
-    others = tuple(msgspec.structs.replace(each, sharing="first") for each in MODEL.tensors)
-    check_model(checkpoint, type(MODEL)(others, MODEL.optimizer))
-    with pytest.raises(StoreError, match="optimizer is SGD"):
-        check_model(checkpoint, type(MODEL)(MODEL.tensors, OptimizerSpec("SGD", ({}, {}))))
 
 
 def test_listing_shows_every_checkpoint_with_its_fault(store: Store) -> None:

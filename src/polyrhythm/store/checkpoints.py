@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import msgspec
 
-from polyrhythm.core.model import difference
 from polyrhythm.core.placement.slices import Layout, Slice, layout_of
 from polyrhythm.errors import DamagedCheckpoint, ObjectMissing, StoreError, StoreTaken
 from polyrhythm.store.manifest import Manifest, OtherVersion, decode_manifest, encode_manifest
@@ -315,21 +314,6 @@ def read_slices(
                 f"checkpoint {checkpoint.number} in {store.url} has no parameters of slice {number}"
             )
     return {slice_.id: assembled(slice_, sources[slice_.id], read) for slice_ in wanted}
-
-
-def check_model(checkpoint: Checkpoint, model: ModelSpec) -> None:
-    """Raise StoreError if the checkpoint is of another model or optimizer. The optimizer's options,
-    such as the learning rate, may differ, and so may the sharing of buffers."""
-    ours, replace = checkpoint.manifest.model, msgspec.structs.replace
-    shared = {each.name: each.sharing for each in ours.tensors}
-    tensors = tuple(replace(t, sharing=shared.get(t.name, t.sharing)) for t in model.tensors)
-    found = difference(ours, replace(model, tensors=tensors, optimizer=ours.optimizer))
-    if found is None and model.optimizer.name != ours.optimizer.name:
-        found = f"its optimizer is {model.optimizer.name}, the job's is {ours.optimizer.name}"
-    if found is not None:
-        raise StoreError(
-            f"this model differs from the model of checkpoint {checkpoint.number}: {found}"
-        )
 
 
 # -- parts -----------------------------------------------------------------------------------------
