@@ -70,7 +70,7 @@ def test_a_job_that_runs_in_another_folder_is_listed(
         host="127.0.0.1", port=1, job="x", run_dir=str(elsewhere), secret=Secret(bytes(32))
     )
     with JobIndex(os.environ).registered(entry):
-        assert str(call("stop").exception).endswith("a running job: now and long")
+        assert str(call("stop").exception).endswith("a running job: now or long")
 
 
 def test_an_unknown_run(call: Call, running: Path) -> None:

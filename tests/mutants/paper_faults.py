@@ -193,8 +193,8 @@ PAPERS: tuple[Mutant, ...] = (
         "servers-ignore-the-share",
         "A server makes a full step whatever share the lead says.",
         "core:Stepping.step",
-        "share**power if self._rounds else members**-power",
-        "1.0 if self._rounds else members**-power",
+        "1 / share if share else 1.0",
+        "1.0",
         "tests/runtime/server/test_slice_store.py::test_a_share_of_a_step_moves_parameters_by_that_share",
     ),
 )

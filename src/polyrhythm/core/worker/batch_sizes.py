@@ -35,7 +35,10 @@ class MicroBatch:
     size as an equal division of the interval allows. With kind local, every micro-batch is a step of
     the user's optimizer, whose learning rate was chosen for the user's batch. With kind gradient,
     small batches would waste a device that computes a whole one in the same time. *A GPU does, and
-    its times vary so much that the fit below cannot find this from small batches alone.*
+    its times vary so much that the fit below cannot find this from small batches alone.* With
+    `--abandon`, which leaves out a late micro-batch, micro-batches of kind gradient stay short. With
+    `whole`, a micro-batch whose start takes more than half of its time has at least half of the user's
+    batch, also if the interval is over sooner.
 
     The time of a micro-batch is modelled as `start + points * point`, fitted to the measured times.
     Without `start`, the model would fail for a slow worker with small micro-batches: it would take
@@ -110,7 +113,9 @@ class MicroBatch:
         return parts, (left_ns / parts - start) / point
 
     def _bounded(self, points: float) -> int:
-        return max(self._least, min(self.most, round(max(points, self._fewest()))))
+        if self._whole:
+            points = max(points, self._fewest())
+        return max(self._least, min(self.most, round(points)))
 
     def on_measured(self, points: float, took_ns: int, times: int = 1) -> None:
         """Add a measurement, or `times` equal ones in a row."""

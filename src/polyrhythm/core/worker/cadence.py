@@ -244,7 +244,8 @@ class ByClock:
         if steps_on_workers(self._kind):
             self._micro = MicroBatch(batch, least, whole=True, first=batch)
         else:
-            self._micro = MicroBatch(batch, least, whole=not keeps_rows(self._kind))
+            whole = self._patience_ns is None and not keeps_rows(self._kind)
+            self._micro = MicroBatch(batch, least, whole=whole)
 
     def at_least(self, points: int) -> None:
         if self._micro is not None:
