@@ -3,8 +3,10 @@ arrives."""
 
 import signal
 import socket
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -12,7 +14,7 @@ from polyrhythm.engines.engine import EngineWatch
 from polyrhythm.engines.exits import ending
 from polyrhythm.engines.host import Exited, HostLost, ProcessReported
 from polyrhythm.engines.local import LocalHost
-from polyrhythm.engines.requests import ChildRequest, Exit, Told, pack_line
+from polyrhythm.engines.requests import STEPS, ChildRequest, Exit, Told, pack_line
 from polyrhythm.errors import JobFailed
 from polyrhythm.wire.messages import JobSpec
 
@@ -142,3 +144,21 @@ def test_a_process_that_could_not_be_started_ends_the_job(ends: Ends) -> None:
 )
 def test_an_exit_status_in_words(status: int, words: str) -> None:
     assert ending(status) == words
+
+
+@pytest.mark.parametrize(("kind", "steps"), [("local", True), ("gradient", False)])
+def test_the_fork_server_loads_the_compiler_if_workers_make_steps(
+    kind: str, steps: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands: list[list[str]] = []
+    popen = SimpleNamespace(
+        Popen=lambda command, **how: commands.append(command), DEVNULL=subprocess.DEVNULL
+    )
+    monkeypatch.setattr("polyrhythm.engines.local.subprocess", popen)
+    job = JobSpec(job="j", name="digits", kind=kind)
+    only = ChildRequest(role="worker", number=0, name="w", job=job, run_dir=str(tmp_path))
+    host = LocalHost([only], EngineWatch(say=lambda line: None))
+    monkeypatch.setattr(host, "read_reports_of", socket.socket.close)
+    host.open()
+    (command,) = commands
+    assert (STEPS in command) is steps

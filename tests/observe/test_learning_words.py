@@ -285,6 +285,8 @@ def test_an_objective_that_rises_again_and_again_is_told_ever_less_often() -> No
     ]
     shown = [rises for rises, (said,) in enumerate(told, 1) if not said.routine]
     assert shown == [1, 2, 4, 8]
+    (said,) = teller.take(learning(11.0, "not-finite", workers=[1], rises=9))
+    assert not said.routine, "any other fault is told at once"
 
 
 def test_progress_shows_a_fault() -> None:

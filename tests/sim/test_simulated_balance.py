@@ -282,6 +282,7 @@ def test_chunks_differ_by_one_pass_after_the_balance_has_settled(
     Run(job("auto", 'max_time = "60s"', slow=slow))
     settled = [passes for at_s, passes in apart if at_s > apart[0][0] + 20]
     assert len(settled) > 300
+    # 12 of 385 with 86 ms: the slow worker ends a round only after a whole batch
     assert sum(passes > 1 for passes in settled) <= 0.04 * len(settled)
     assert max(settled) <= 2
 

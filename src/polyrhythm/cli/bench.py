@@ -162,8 +162,7 @@ def slices(
 ) -> None:
     """Measure which size of slices is best (--slice-size).
 
-    Sending a slice takes as long as sending its bytes and alpha more. Between machines,
-    --slice-size auto makes
+    A slice takes as long as its bytes and alpha bytes more. Between machines, --slice-size auto makes
     slices of sqrt(M alpha / N) bytes, for a model of M bytes and N workers, with the alpha of the paper
     (120,000). If another size is best here, give it with --slice-size.
     """

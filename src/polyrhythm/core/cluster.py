@@ -341,7 +341,8 @@ def node_died(node: str) -> str:
 
 
 _NODE_S = 60.0
-"""Ray counts a node as dead only when it has not answered for a while."""
+"""For how long before its node was found dead the death of a process counts as that of its node. Ray
+counts a node as dead only when it has not answered for a while."""
 
 
 def went_with_node(died_s: float, now_s: float) -> bool:

@@ -33,6 +33,7 @@ import torch
 
 from polyrhythm.core.combinations import sharing_fault
 from polyrhythm.core.devices import AUTO, device_of_process, local_number
+from polyrhythm.core.kinds import steps_on_workers
 from polyrhythm.core.sync.registry import traits_of
 from polyrhythm.engines.cores import share_of_cores
 from polyrhythm.engines.cuda import look_for_cuda, use_device
@@ -742,6 +743,7 @@ def run_remote(
             say(line)
         here = node.servers[0].identity == host_identity()
         torch.set_num_threads(threads or _threads_for(spec, here))
+        prepare_optimizers(steps=steps_on_workers(spec.kind))
         may_go_on = partial(may_run, host, port, name, spec.job, secret)
         with (
             _JobWatch(node, present, may_go_on, say),

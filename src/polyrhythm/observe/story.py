@@ -119,6 +119,7 @@ _VERBS = {LINK_ENDED: "died", CUT_OFF: "is excluded"}
 """For some codes of a reason, what happened to the worker; it has left for all others."""
 _ABOUT_THE_JOB = ("goal", "goal-not-finite")
 """The codes of reasons whose sentences already begin with "the job", for the end of a job."""
+_UP_OR_DOWN = (LearningState.RISING, LearningState.FALLING)
 
 
 _TUNING = frozenset(
@@ -481,8 +482,11 @@ class Teller:
             self._told_settled = True
         tries = [] if self._job is None else learning_remedies(self.state, self._job)
         text = f"{said}; try {tries[0]}" if tries else said
-        # an objective that rises again and again is noise, of which a terminal needs few lines
-        rises = 0 if self.state.finding is None else self.state.finding.rises
+        # an objective that rises and falls again and again is noise, of which a terminal needs few lines
+        finding = self.state.finding
+        rises = 0
+        if finding is not None and finding.state in _UP_OR_DOWN:
+            rises = finding.rises
         return [replace(self._say(text, None), routine=rises & (rises - 1) != 0)]
 
     def _ended(self, line: dict[str, Any]) -> list[Sentence]:

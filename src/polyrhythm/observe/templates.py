@@ -213,8 +213,8 @@ SENTENCES = {
     " rest of them any more",
     "data-not-back": "{name} has not announced its data set of {points:point} again since the job"
     " resumed: passes do not wait for it any longer, and the job has {total:point}",
-    "data-absent": "{name} has not come back since the job resumed: passes leave its {points:point}"
-    " out until it does",
+    "data-absent": "{name} is not there with its data set: passes leave its {points:point} out until it"
+    " is",
     "data-back": "{name} is back with its {points:point}, and passes include them again: the job now has"
     " {total:point}",
     "data-partly-back": "{name} is back with its {all:point}: passes again include the {points} that"

@@ -40,13 +40,18 @@ def adopt_state(held: Held, updater: Updater, state: SliceState) -> None:
         updater.adopt(held, rest)
 
 
-_WEIGHT, _RATE, _SCALE = "weight", "rate", "scale"
+_WEIGHT, _RATE, _SCALE, _PER_ROUND = "weight", "rate", "scale", "per round"
 
 
 def sum_state(total: torch.Tensor, step: SliceStep) -> SliceState:
     """With `--optimizer-on workers`: what servers hold of a slice, the sum of its gradients in the
     present version and the step that workers make with it."""
-    numbers = {_WEIGHT: step.weight, _RATE: step.rate, _SCALE: step.scale}
+    numbers = {
+        _WEIGHT: step.weight,
+        _RATE: step.rate,
+        _SCALE: step.scale,
+        _PER_ROUND: step.per_round,
+    }
     values = {name: torch.tensor(value, dtype=torch.float64) for name, value in numbers.items()}
     return {PARAMETERS: total, **values}
 
@@ -57,8 +62,9 @@ def is_sum(state: Mapping[str, torch.Tensor]) -> bool:
 
 
 def step_in(state: Mapping[str, torch.Tensor]) -> SliceStep:
-    weight, rate, scale = (float(state[name]) for name in (_WEIGHT, _RATE, _SCALE))
-    return SliceStep(weight, rate, scale=scale)
+    names = (_WEIGHT, _RATE, _SCALE, _PER_ROUND)
+    weight, rate, scale, per_round = (float(state[name]) for name in names)
+    return SliceStep(weight, rate, scale=scale, per_round=per_round)
 
 
 def checked_tensor(

@@ -202,7 +202,7 @@ def test_a_resumed_job_does_not_wait_for_the_data_of_workers_that_are_not_there(
     found.expect(["a"])
     assert found.plan.passes == 4 and found.plan.done
     assert in_words(found.take_news()[-1]) == (
-        "b has not come back since the job resumed: passes leave its 60 points out until it does"
+        "b is not there with its data set: passes leave its 60 points out until it is"
     )
     found.expect(["a"])
     assert not found.take_news(), "it is said once"
