@@ -14,11 +14,12 @@ from polyrhythm.core.machine import Effect
 _handle = LeadMachine.handle
 
 
-def _handle_and_restore(lead: LeadMachine, event: Any, now_ns: int) -> Sequence[Effect]:
+def handle_and_restore(lead: LeadMachine, event: Any, now_ns: int) -> Sequence[Effect]:
     effects = _handle(lead, event, now_ns)
     seat = lead._outbox.seat
     lead.__dict__ = LeadMachine.restore(lead.job, lead.snapshot(), seat).__dict__
     return effects
 
 
-LeadMachine.handle = _handle_and_restore  # type: ignore[method-assign]
+def pytest_configure() -> None:
+    LeadMachine.handle = handle_and_restore  # type: ignore[method-assign]

@@ -190,7 +190,13 @@ def test_nothing_is_left_after_a_signal(how: signal.Signals) -> None:
 
 @laboratory
 @pytest.mark.timeout(200)
-def test_the_rounds_of_a_job_are_measured() -> None:
+def test_the_rounds_of_a_job_are_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the environment of the tests, so that the warm server of the test run forks the processes."""
+    job = f"import sys\nsys.path.append({str(ROOT)!r})\nfrom benchmarks.network.job import main\n"
+    (tmp_path / "job.py").write_text(job)
+    monkeypatch.setattr(runs, "HERE", tmp_path)
+    monkeypatch.setattr(runs, "_environment", lambda _: None)
+    monkeypatch.setenv("POLYRHYTHM_LABORATORY", "")
     with hosts.hosts(2) as found:
         for host in found:
             host.shape(400, 400)

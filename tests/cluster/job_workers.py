@@ -17,7 +17,7 @@ from typing import Any
 
 from polyrhythm.observe.journal import JournalReader
 from tests.cluster.cutting import cut
-from tests.cluster.processes import Command, wait_until
+from tests.cluster.processes import LONGEST_WAIT_S, Command, wait_until
 
 Fault = Iterator[None]
 _WINDOW = 8
@@ -55,7 +55,7 @@ class JobWorkers:
         self._rng = rng
         self._journal = JournalReader(command.run_dir / "journal.jsonl")
         self._under_way: dict[str, Fault] = {}
-        self.deadline_s = 60.0
+        self.deadline_s = LONGEST_WAIT_S
         """How long each wait may take."""
         self._guests = 0
 

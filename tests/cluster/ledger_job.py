@@ -96,7 +96,7 @@ def finish(job_workers: JobWorkers, optimizer: str = ADDITION) -> None:
     job_workers.until_calm()
     stayed = job_workers.present()
     (folder / "finish").touch()
-    assert command.wait(60) == 0, command.stderr()
+    assert command.wait() == 0, command.stderr()
     job_workers.read()
     finals = [np.load(folder / f"{name}.final.npy") for name in stayed]
     assert len(finals) >= 2

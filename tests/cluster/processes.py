@@ -31,6 +31,10 @@ _WORKERS_FAILED = re.compile(r"polyrhythm: worker-\d.* failed: ")
 _LONGEST_PAUSE_S = 0.05
 """The longest pause between two checks of a job. Pauses grow up to this limit, because a check
 takes processor time."""
+LONGEST_WAIT_S = 180.0
+"""The longest wait for anything that a job does. It is far longer than any such wait takes, also on a
+machine that does much else, so that it ends only a test whose job has stopped. A wait ends as soon as
+the job has done it."""
 _SEVERAL_HEARTBEATS_S = 2.5
 _MOST_STEPS = 20_000 if TORTURED else 4_000
 """The largest number of steps of a trace that are replayed."""
@@ -55,7 +59,10 @@ def _trains_until_stopped(args: Sequence[object]) -> bool:
 
 
 def wait_until(
-    done: Callable[[], Any], what: str, deadline_s: float = 60.0, pause_s: float = 0.005
+    done: Callable[[], Any],
+    what: str,
+    deadline_s: float = LONGEST_WAIT_S,
+    pause_s: float = 0.005,
 ) -> Any:
     """Call `done` until it returns a true value, and return this value. Fail the test if that takes
     too long. `pause_s`: the first pause; a longer one suits a call that takes processor time."""
@@ -70,7 +77,9 @@ def wait_until(
         pause_s = max(pause_s, min(1.2 * pause_s, _LONGEST_PAUSE_S))
 
 
-def call(*args: object, cwd: Path, timeout_s: float = 90.0) -> subprocess.CompletedProcess[str]:
+def call(
+    *args: object, cwd: Path, timeout_s: float = LONGEST_WAIT_S
+) -> subprocess.CompletedProcess[str]:
     """Run a command to its end."""
     return run(*args, cwd=cwd, timeout_s=timeout_s)
 
@@ -260,7 +269,7 @@ class Command:
     def assert_alive(self) -> None:
         assert self.process.poll() is None, f"it ended: {self.stderr()}"
 
-    def wait(self, deadline_s: float = 60.0) -> int:
+    def wait(self, deadline_s: float = LONGEST_WAIT_S) -> int:
         return self.process.wait(deadline_s)
 
     def stderr(self) -> str:

@@ -75,7 +75,7 @@ def test_moving_slices_change_no_bit(tmp_path: Path) -> None:
                 change_servers(command)
                 assert not command.journal("ended")
                 (folder / "moved").touch()
-            assert command.wait(90) == 0, command.stderr()
+            assert command.wait() == 0, command.stderr()
         assert json.loads(command.stdout())["points"] == EPOCHS * 203
         found.append((folder / "bits").read_bytes())
     assert found[0] == found[1]

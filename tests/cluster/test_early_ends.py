@@ -46,7 +46,7 @@ def test_a_stream_that_ends_ends_the_loop_of_its_worker(
 ) -> None:
     args = (job, "--workers", 2, "--sync", sync, "--max-seconds", 600)
     with Command(*args, cwd=tmp_path) as command:
-        assert command.wait(60) == 0
+        assert command.wait() == 0
         (end,) = command.journal("ended")
         assert end["reason"] == "streams-ended" and not end["failed"]
         assert [line["reason"] for line in command.journal("left")] == ["stream-ended"] * 2

@@ -66,7 +66,7 @@ def totals_of(command: Command, name: str) -> dict[str, int]:
 
 def stop(command: Command) -> None:
     os.kill(command.process.pid, signal.SIGTERM)
-    command.wait(30)
+    command.wait()
 
 
 # -- joining -----------------------------------------------------------------------------------
@@ -79,7 +79,7 @@ def test_a_worker_joins_by_command_and_stays_to_the_end(counting: Path) -> None:
     with start(counting, "--workers", 1, "--servers", 2, rounds=100) as command:
         command.await_round(0)
         joiner = command.join("--name", "guest")
-        assert command.wait(90) == 0
+        assert command.wait() == 0
         _, said = joiner.communicate(timeout=20)
         assert joiner.returncode == 0, said
         address = command.address()
@@ -107,7 +107,7 @@ def test_a_guest_visits_points_and_has_its_own_stage(tmp_path: Path) -> None:
     flags = ["--workers", 1, "--epochs", 3, "--timer", "off", "--json"]
     with Command("visiting.py", *flags, cwd=tmp_path) as command:
         joiner = command.join("--min-step", "2ms", "--link", "tcp", "--name", "guest")
-        assert command.wait(60) == 0, command.stderr()
+        assert command.wait() == 0, command.stderr()
         _, said = joiner.communicate(timeout=20)
         assert joiner.returncode == 0, said
         result = json.loads(command.stdout())
@@ -133,7 +133,7 @@ def test_a_job_continues_with_a_guest_after_its_own_workers_have_left(counting: 
         _, said = joiner.communicate(timeout=20)
         assert joiner.returncode == 128 + signal.SIGINT, said
         assert said.splitlines()[-1] == "left: it was told to leave"
-        assert command.wait(20) == 1
+        assert command.wait() == 1
         assert "all workers left before the job reached its goal" in command.stderr()
 
 
@@ -236,7 +236,7 @@ def test_a_killed_worker_is_restarted(counting: Path) -> None:
         os.kill(pid_of(command, "worker-0"), signal.SIGTERM)
         wait_until(lambda: command.left("worker-0"), "the other left by itself")
         os.kill(pid_of(command, "worker-1"), signal.SIGTERM)
-        assert command.wait(20) == 1
+        assert command.wait() == 1
         again = [
             "polyrhythm: worker-1 failed: killed by SIGKILL; it is started again in 0.5 s",
             "polyrhythm: worker-1 was started again",
@@ -284,7 +284,7 @@ def test_no_worker_is_restarted_while_the_job_stops(tmp_path: Path) -> None:
         command.await_round(1)
         wait_until(lambda: "it is started again in 2 s" in command.stderr(), "it has died thrice")
         os.kill(command.process.pid, signal.SIGINT)
-        assert command.wait(30) == 130
+        assert command.wait() == 130
         assert command.stderr().count("worker-1 was started again") == 2
         assert [line["after_s"] for line in command.journal("respawn")] == [0.5, 1, 2]
 

@@ -44,7 +44,7 @@ def test_a_stopped_worker_is_evicted_and_rejoins(tmp_path: Path, sync: str) -> N
             "it contributes again",
         )
         (tmp_path / "go").touch()
-        assert command.wait(60) == 0, command.stderr()
+        assert command.wait() == 0, command.stderr()
         result = json.loads(command.stdout())
         evicted = next(line for line in command.journal("evicted") if line["name"] == "worker-1")
         came = command.joined("worker-1")
@@ -85,7 +85,7 @@ def test_the_links_of_a_worker_that_stays_stopped_are_closed_and_it_can_still_re
         os.kill(pid, signal.SIGCONT)
         job_workers.until(lambda: job_workers.told("rejoined", "worker-1"), "it is back")
         (tmp_path / "go").touch()
-        assert command.wait(60) == 0, command.stderr()
+        assert command.wait() == 0, command.stderr()
 
 
 @pytest.mark.guarantee("worker-killed", k=(0,))
@@ -100,7 +100,7 @@ def test_a_dead_worker_is_not_waited_for(tmp_path: Path, sync: str) -> None:
         job_workers.until_progress(20)
         assert not job_workers.told("evicted", "worker-1"), "the end of a link is death at once"
         (tmp_path / "go").touch()
-        assert command.wait(60) == WORKERS_FAILED, command.stderr()
+        assert command.wait() == WORKERS_FAILED, command.stderr()
     result = json.loads(command.stdout())
     assert result["points"] == PASSES * POINTS, "the dead one's points were visited by others"
 
@@ -129,7 +129,7 @@ def test_a_lead_that_was_stopped_evicts_no_worker(tmp_path: Path) -> None:
             job_workers.until_progress(10)
             assert _lost(command) == lost
         (tmp_path / "go").touch()
-        assert command.wait(60) == 0, command.stderr()
+        assert command.wait() == 0, command.stderr()
     result = json.loads(command.stdout())
     assert result["points"] == PASSES * POINTS
 
@@ -150,7 +150,7 @@ def test_a_job_waits_for_its_only_worker_that_has_lost_a_server(tmp_path: Path) 
         assert cut(job_workers.pid_of("worker-0"), command.servers()[1])
         job_workers.until(lambda: job_workers.told("rejoined", "worker-0"), "it is back")
         (tmp_path / "go").touch()
-        assert command.wait(60) == 0, command.stderr()
+        assert command.wait() == 0, command.stderr()
         result = json.loads(command.stdout())
     assert result["passes"] == 2
     assert result["points"] == 2 * POINTS, "every point as often as there are passes"

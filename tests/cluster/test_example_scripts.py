@@ -76,7 +76,7 @@ def test_a_script_learns(
         monkeypatch.setenv(START_FILE, str(path))
     flags = ["--workers", 2, "--servers", 1, "--epochs", passes, *example.words(policy)]
     with Command(example.path, *flags, cwd=tmp_path, trace=False) as command:
-        assert command.wait(120) == 0, command.stderr()
+        assert command.wait() == 0, command.stderr()
         assert sum(line["points"] for line in command.journal("rounds")) == passes * points
         reports = [line["metrics"][example.measure] for line in command.journal("reported")]
         assert example.deficit(reports[-1], floor) < 0
@@ -87,7 +87,7 @@ def test_the_keys_of_the_contrastive_example_keep_their_length(tmp_path: Path) -
     """On every worker, and in the saved model. The pixels themselves give an accuracy of 0.85."""
     flags = ["--workers", 2, "--servers", 1, "--sync", "asp"]
     with Command(EXAMPLES["contrastive"].path, *flags, cwd=tmp_path, trace=False) as command:
-        assert command.wait(120) == 0, command.stderr()
+        assert command.wait() == 0, command.stderr()
         reports = [line["metrics"] for line in command.journal("reported")]
     assert len(reports) == 2
     for report in reports:

@@ -107,7 +107,7 @@ class FullDisk:
         return self.result(130)
 
     def result(self, status: int) -> dict[str, Any]:
-        assert self.command.wait(90) == status, self.command.stderr()
+        assert self.command.wait() == status, self.command.stderr()
         result: dict[str, Any] = json.loads(self.command.stdout())
         return result
 

@@ -58,7 +58,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Command]:
         command.await_round(0)
         yield command
         (folder / "go").touch()
-        assert command.wait(60) == 0, command.stderr()
+        assert command.wait() == 0, command.stderr()
         assert [line["rounds"] for line in command.journal("ended")] == [ROUNDS]
         for name in ("worker-0", "worker-1"):
             assert command.left(name) == ["done"]

@@ -21,7 +21,7 @@ def test_when_the_only_server_is_killed_no_worker_counts_as_failed(
         command.await_round(3)
         (server,) = command.servers()
         os.kill(server, signal.SIGKILL)
-        assert command.wait(60) == 1
+        assert command.wait() == 1
     result = json.loads(command.stdout())
     assert result["failed"].startswith("server s0 died (killed by SIGKILL)")
     assert result["worker_failures"] == {}
@@ -38,7 +38,7 @@ def test_when_the_fork_server_is_killed_the_model_and_the_result_are_saved(
         command.await_round(3)
         fork_server = command.pids()[1]
         os.kill(fork_server, signal.SIGKILL)
-        assert command.wait(60) == 1
+        assert command.wait() == 1
         assert not [pid for pid in command.pids() if pid != fork_server], "a process is left over"
     result = json.loads(command.stdout())
     words = "the process that starts the others died (killed by SIGKILL)"

@@ -64,7 +64,7 @@ def join(job_workers: JobWorkers, number: int, **environ: str) -> Process:
 def drain(job_workers: JobWorkers, number: int) -> None:
     command = start("drain", "run", f"s{number}", cwd=job_workers.command.cwd)
     until_told(job_workers, number, "drained")
-    assert command.wait(30) == 0
+    assert command.wait() == 0
 
 
 def replace_all(job_workers: JobWorkers) -> None:

@@ -67,7 +67,7 @@ def test_points_that_are_lost_with_their_worker_are_left_out_of_the_passes(
 ) -> None:
     with train(tmp_path, "--epochs", EPOCHS, "--sync", sync) as command:
         kill_while_held(command)
-        assert command.wait(90) in (0, 3)
+        assert command.wait() in (0, 3)
         (lost,) = command.journal("data-set")
         left = points_of(0) + points_of(2)
         assert lost["reason"] == "data-lost"
@@ -88,7 +88,7 @@ def test_the_points_of_a_worker_that_comes_back_count_again(tmp_path: Path, sync
         tmp_path, "--epochs", epochs, "--respawn", "--set", "wait=1", "--sync", sync
     ) as command:
         kill_while_held(command)
-        assert command.wait(90) in (0, 3)
+        assert command.wait() in (0, 3)
         said = [line["reason"] for line in command.journal("data-set")]
         assert said in ([], ["data-lost", "data-back"]), "none if it was back before its removal"
         assert command.journal("rounds")[-1]["passes"] == epochs

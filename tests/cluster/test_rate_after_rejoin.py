@@ -47,6 +47,6 @@ def test_a_worker_that_rejoins_alone_trains_at_the_full_rate(tmp_path: Path, syn
         wait_until(lambda: len(again()) > STEPS, "worker-0 trains again, alone")
         since = again()
         os.kill(command.process.pid, signal.SIGTERM)
-        command.wait(30)
+        command.wait()
     moved = since[0][1] - since[STEPS][1]
     assert abs(moved - (since[STEPS][2] - since[0][2])) <= IN_FLIGHT

@@ -136,7 +136,6 @@ def test_no_contribution_is_lost_or_doubled_by_20_restarts(
             )
         )
         job_workers = JobWorkers(command, rng)
-        job_workers.deadline_s = 180.0  # a node takes long to start
         restarts = Restarts(job_workers, ray_cluster, nodes, rng)
         job_workers.until(lambda: len(job_workers.books) == 3, "all 3 train")
         job_workers.until_progress(10)

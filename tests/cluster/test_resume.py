@@ -48,7 +48,7 @@ def kill_whole(command: Command) -> None:
             os.kill(pid, signal.SIGKILL)
         except ProcessLookupError:
             pass
-    command.wait(10)
+    command.wait()
     wait_until(lambda: not command.pids(), "all processes are gone")
 
 
@@ -236,7 +236,7 @@ def test_a_resumed_job_keeps_its_links_and_may_leave_out_delays(
     with Command(
         long_job, *flags, "--rounds", 6, "--checkpoint-every", "3rounds", cwd=tmp_path
     ) as command:
-        assert command.wait(60) == 0, command.stderr()
+        assert command.wait() == 0, command.stderr()
     fewer = ("--workers", 1, "--rounds", 8)
     refused = call_resume(*fewer, cwd=tmp_path)
     assert refused.returncode, refused.stderr

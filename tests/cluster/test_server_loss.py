@@ -55,7 +55,7 @@ def test_losing_one_server_more_than_there_are_copies_ends_the_job(
             os.kill(pid, signal.SIGSTOP)
         for pid in servers[1:]:
             os.kill(pid, signal.SIGKILL)
-        assert command.wait(30) != 0
+        assert command.wait() != 0
         (line,) = lines_of(command)
         assert "and with it all copies of" in line and "MB: the job cannot go on" in line
         (ended,) = command.journal("ended")
@@ -107,7 +107,7 @@ def test_the_death_of_the_leads_server_ends_the_job(tmp_path: Path, replicas: in
     with command:
         names, files = sockets_of(command), command.memory_files()
         os.kill(command.servers()[0], signal.SIGKILL)
-        assert command.wait(30) != 0
+        assert command.wait() != 0
         line = last_word(lines_of(command))
         assert "server s0 died (killed by SIGKILL); the job ends: the lead ran in it" in line
         assert_nothing_left(command, names, files, SOON_S)
@@ -140,7 +140,7 @@ def test_without_replicas_only_the_loss_of_slices_ends_the_job(tmp_path: Path) -
         wait_until(lambda: command.journal("server-lost"), "the job goes on")
         command.await_round(max(line["round"] for line in command.journal("rounds")) + 5)
         os.kill(pids[other], signal.SIGKILL)
-        assert command.wait(30) == 1
+        assert command.wait() == 1
         *before, line = command.stderr().splitlines()
         died = "died (killed by SIGKILL)"
         assert line == f"polyrhythm: server s{other} {died}; the job ends: its slices are lost"
@@ -156,7 +156,7 @@ def test_without_replicas_a_server_may_die_before_it_has_the_initial_parameters(
     (tmp_path / "job.py").write_text(TINY)
     flags = ["--workers", 2, "--servers", 2, "--rounds", 10]
     with Command("job.py", *flags, *["--respawn"] * respawn, cwd=tmp_path) as command:
-        assert command.wait(60) == 0, command.stderr()
+        assert command.wait() == 0, command.stderr()
         (ended,) = command.journal("ended")
         assert ended["rounds"] == 10
         assert [line["server"] for line in command.journal("server-lost")] == [1]
@@ -214,7 +214,7 @@ def test_a_stale_primary_is_refused_and_rejoins_as_a_new_incarnation(
         assert "s1 failed: the lead is gone" in command.stderr()
         job_workers.until_progress(10)
         (tmp_path / "finish").touch()
-        assert command.wait(30) == 0, command.stderr()
+        assert command.wait() == 0, command.stderr()
     job_workers.read()
     assert max(int(name.rpartition("-")[2]) for name in job_workers.books) < ROWS
 
@@ -223,7 +223,7 @@ def test_a_stale_primary_is_refused_and_rejoins_as_a_new_incarnation(
 def test_failovers_leave_no_sockets_segments_or_threads(tmp_path: Path) -> None:
     """The processes that stayed have as many sockets and threads as before. A slice that has moved
     lies in a segment of its own in every slot. So the first failovers may add segments, at most one
-    per slice and slot, and later failovers add none."""
+    per slice and slot. Later failovers add at most a spare slot, for a reader that was slow."""
     command, job_workers = start(
         tmp_path, "--sync", "bsp", "--servers", 3, "--replicas", 1, "--respawn"
     )
@@ -231,7 +231,7 @@ def test_failovers_leave_no_sockets_segments_or_threads(tmp_path: Path) -> None:
         job_servers = JobServers(job_workers, random.Random(0))
         job_workers.until_progress(20)
         (placed,) = command.journal("placed")
-        most = max(placed["slices"])
+        most, slices = max(placed["slices"]), sum(placed["slices"])
         first = belongings(job_servers, job_workers)
         spread = {
             name: {kind: n * (most if kind in MEMORY else 1) for kind, n in counts.items()}
@@ -246,7 +246,7 @@ def test_failovers_leave_no_sockets_segments_or_threads(tmp_path: Path) -> None:
 
             def given_back() -> bool:
                 held[:] = [belongings(job_servers, job_workers)]
-                return not more_than(held[0], before)
+                return not more_than(held[0], before, slices)
 
             try:
                 wait_until(given_back, "what the lost servers had is given back", pause_s=0.05)
@@ -259,13 +259,12 @@ def test_failovers_leave_no_sockets_segments_or_threads(tmp_path: Path) -> None:
         for number in (1, 2, 1):
             lose(number, moved)
         (tmp_path / "finish").touch()
-        assert command.wait(30) == 0, command.stderr()
+        assert command.wait() == 0, command.stderr()
 
 
 MEMORY = ("segments", "maps")
 SPARE = 2
-"""By how much a count may differ: a version may be in use by a reader, and a thread may be about to
-end."""
+"""By how much a count may differ: a link may be opened or closed, and a thread may be about to end."""
 
 
 def belongings(job_servers: JobServers, job_workers: JobWorkers) -> dict[str, dict[str, int]]:
@@ -295,11 +294,13 @@ def belongings_of(pid: int) -> dict[str, int]:
 
 
 def more_than(
-    now: dict[str, dict[str, int]], before: dict[str, dict[str, int]]
+    now: dict[str, dict[str, int]], before: dict[str, dict[str, int]], slices: int
 ) -> list[tuple[str, str]]:
+    """What has grown by more than is allowed. Memory may grow by a slot, which has at most one segment
+    for each slice of the model."""
     return [
         (name, kind)
         for name, counts in now.items()
         for kind, count in counts.items()
-        if count > before[name][kind] + SPARE
+        if count > before[name][kind] + (slices if kind in MEMORY else SPARE)
     ]

@@ -63,7 +63,7 @@ def test_a_stopped_lead_is_reported_and_its_return_is_reported(
         until(lambda: "the lead" not in why(tmp_path)["what"], "why knows it")
         job_workers.until_progress(10)
         (tmp_path / "go").touch()
-        assert command.wait(60) == 0, command.stderr()
+        assert command.wait() == 0, command.stderr()
 
 
 @pytest.mark.guarantee("lead-silent", k=(0,))
@@ -79,7 +79,7 @@ def test_every_process_ends_in_order_if_the_lead_does_not_return(tmp_path: Path,
         until(lambda: "the lead" in why(tmp_path)["what"], "it is suspected")
         asked = until(lambda: unless_silent(why(tmp_path)), "the lead is given up")
         assert asked["is"] == "failed", "why names the lead as long as the run is on"
-        assert command.wait(60) == 1, command.stderr()
+        assert command.wait() == 1, command.stderr()
         said = command.stderr()
         assert "polyrhythm: the lead has sent nothing for 5." in said.splitlines()[-1]
         assert said.splitlines()[-1].endswith("(--lead-timeout 5): the job ends")

@@ -60,7 +60,7 @@ def test_a_worker_that_cannot_talk_to_a_server_is_excluded_until_it_can(
     with job(machines, "--sync", sync, *timer, *goal) as (_, second, near, _):
         wait_until(lambda: rounds(machines) > 5, "they train")
         near.part_from(second)
-        (cut_off,) = wait_until(lambda: machines.noted("cut-off"), "the worker is excluded", 30)
+        (cut_off,) = wait_until(lambda: machines.noted("cut-off"), "the worker is excluded")
         assert (cut_off["name"], cut_off["server"]) == ("a", 1)
         before = rounds(machines)
         wait_until(lambda: rounds(machines) > before + 5, "the other worker goes on")
@@ -79,7 +79,7 @@ def test_a_server_that_no_worker_can_talk_to_is_replaced_by_its_copies(machines:
         wait_until(lambda: rounds(machines) > 5, "they train")
         near.part_from(second)
         far.part_from(second)
-        (lost,) = wait_until(lambda: machines.noted("server-lost"), "the server is lost", 30)
+        (lost,) = wait_until(lambda: machines.noted("server-lost"), "the server is lost")
         assert (lost["server"], lost["reason"]) == (1, "server-cut-off")
         before = rounds(machines)
         wait_until(lambda: rounds(machines) > before + 5, "both workers go on")
@@ -92,7 +92,7 @@ def test_of_two_servers_that_cannot_talk_one_is_lost(machines: Machines) -> None
     with job(machines, *goal, servers=3) as (_, second, third, _, _):
         wait_until(lambda: rounds(machines) > 5, "they train")
         second.part_from(third)
-        (lost,) = wait_until(lambda: machines.noted("server-lost"), "one server is lost", 30)
+        (lost,) = wait_until(lambda: machines.noted("server-lost"), "one server is lost")
         assert (lost["server"], lost["reason"]) == (2, "servers-cut-off")
         before = rounds(machines)
         wait_until(lambda: rounds(machines) > before + 5, "the job goes on")

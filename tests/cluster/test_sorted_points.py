@@ -29,7 +29,7 @@ def objectives(command: Command) -> tuple[float, float]:
 def test_a_killed_worker_does_not_make_the_fit_worse(tmp_path: Path) -> None:
     more = ("--kind", "statistics", "--sync", "bspb", "--workers", 4, "--epochs", 12, "--json")
     with Command(JOB, *more, "--set", "die=4.3", cwd=tmp_path) as command:
-        assert command.wait(90) == KILLED, command.stderr()
+        assert command.wait() == KILLED, command.stderr()
         held, resumed = command.journal("m-steps")
         assert held["reason"] == "m-steps-held"
         assert held["fields"] == {"absent": 3000, "points": 12_000}
@@ -42,7 +42,7 @@ def test_a_killed_worker_does_not_make_the_fit_worse(tmp_path: Path) -> None:
 def test_the_first_rounds_do_not_make_the_fit_worse(tmp_path: Path) -> None:
     more = ("--kind", "statistics", "--sync", "fsp", "--workers", 4, "--epochs", 10, "--json")
     with Command(JOB, *more, "--interval", "20ms", "--min-step", "10ms", cwd=tmp_path) as command:
-        assert command.wait(90) == 0, command.stderr()
+        assert command.wait() == 0, command.stderr()
     assert objectives(command)[0] < LOWEST
 
 
@@ -51,5 +51,5 @@ def test_the_first_rounds_do_not_let_the_centres_of_fuzzy_c_means_meet(tmp_path:
     more = ("--kind", "statistics", "--sync", "fsp", "--workers", 4, "--epochs", 10, "--json")
     more = (*more, "--interval", "20ms", "--min-step", "10ms", "--set", "fuzzy=yes")
     with Command(JOB, *more, cwd=tmp_path) as command:
-        assert command.wait(90) == 0, command.stderr()
+        assert command.wait() == 0, command.stderr()
     assert objectives(command)[0] < FUZZY_LOWEST

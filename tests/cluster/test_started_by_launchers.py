@@ -95,7 +95,7 @@ def test_a_job_that_is_started_again_continues_from_its_newest_checkpoint(tmp_pa
         for pid in command.pids():
             with contextlib.suppress(ProcessLookupError):  # it has ended with the fork server
                 os.kill(pid, signal.SIGKILL)
-        command.wait(10)
+        command.wait()
     sized = ("--slice-size", "auto")
     again = run("train", *job, *regular, *sized, "--name", "run", "--json", cwd=tmp_path, spares=1)
     assert again.returncode == 0, again.stderr

@@ -61,7 +61,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Command]:
         yield command
         names = {line["name"] for line in command.journal("joined")}
         (folder / "go").touch()
-        assert command.wait(60) == 0, command.stderr()
+        assert command.wait() == 0, command.stderr()
         assert command.stderr() == ""
         ended = command.journal("ended")
         assert [line["rounds"] for line in ended] == [ROUNDS]
@@ -69,7 +69,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Command]:
         left = {line["name"]: line["reason"] for line in command.journal("left")}
         assert left["worker-0"] == left["worker-1"] == "done"
         assert sum(line["contributions"] for line in command.journal("rounds")) == 2 * ROUNDS
-        wait_until(lambda: not command.pids(), "every process ended", 30)
+        wait_until(lambda: not command.pids(), "every process ended")
 
 
 @pytest.fixture(params=[0, 1], ids=["lead", "server"])

@@ -34,7 +34,7 @@ def test_a_job_ends_without_the_worker_that_hangs(tmp_path: Path) -> None:
     sizes = ("--workers", 3, "--local-workers", 2, "--servers", 1, "--threads", 1)
     with Command(path, *sizes, "--timer", "off", "--max-seconds", 0.3, cwd=tmp_path) as command:
         far = command.join(path, "--name", "far")
-        assert command.wait(100) == 3, command.stderr()
+        assert command.wait() == 3, command.stderr()
         errors, said = command.stderr(), command.stdout()
         assert "no update was applied since" in errors and "Traceback" not in errors
         assert "the job reached its goal: 0.3 seconds" in said
@@ -88,7 +88,7 @@ def test_commands_of_workers_when_the_job_ends_at_once(tmp_path: Path) -> None:
         wait_until(lambda: (tmp_path / "writing").exists(), "its loop is over")
         for number in (signal.SIGINT, signal.SIGTERM):
             os.kill(command.process.pid, number)
-        command.wait(30)
+        command.wait()
         assert loads.wait(60) == 1
         assert "did not return to its training loop" in loads.communicate()[1]
         line = "the code of writes after its training loop still runs"
@@ -105,7 +105,7 @@ def test_a_job_whose_workers_hang_while_they_are_imported_ends(tmp_path: Path) -
     path.write_text("import time\n\n\ndef main(worker):\n    pass\n\n\ntime.sleep(1000)\n")
     limits = ("--start-timeout", 0.5, "--max-seconds", 0.5)
     with Command(path, "--workers", 2, "--servers", 1, *limits, cwd=tmp_path) as command:
-        assert command.wait(60) == 1
+        assert command.wait() == 1
         line = (
             "polyrhythm: round 1 did not open, because none of 2 workers had attached a model:"
             " --start-timeout (0.5 s) and --max-seconds (0.5 s) are over"

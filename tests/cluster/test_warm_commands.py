@@ -222,7 +222,7 @@ def test_a_killed_command_reports_it_and_ends_its_processes(
         assert os.getsid(pid) == os.getpgid(pid) == pid
         assert command.pids()[0] == pid and len(command.pids()) == 5
         os.kill(pid, signal.SIGKILL)
-        assert command.wait(20) == -signal.SIGKILL
+        assert command.wait() == -signal.SIGKILL
         wait_until(lambda: not command.pids(), "no process is left")
 
 

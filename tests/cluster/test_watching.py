@@ -27,7 +27,7 @@ def test_a_run_is_watched_until_it_is_killed(tmp_path: Path, long_job: Path) -> 
         # stop the lead, so that it cannot record the ends of its workers
         os.kill(command.servers()[0], signal.SIGSTOP)
         command.process.kill()
-        command.wait(30)
-        wait_until(lambda: not command.pids(), "every process ended", 30)
+        command.wait()
+        wait_until(lambda: not command.pids(), "every process ended")
         assert status(tmp_path)["is"] == "ended without a word"
         assert "round 1 opened with 2 workers" in call("story", cwd=tmp_path).stdout

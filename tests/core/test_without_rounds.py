@@ -275,6 +275,27 @@ def test_the_goal_is_reached_when_the_points_that_are_missing_are_lost_with_thei
     assert release.stop
 
 
+@pytest.mark.parametrize("announces", [True, False])
+def test_a_fast_worker_with_private_data_does_not_reach_the_goal_before_a_slow_one_has_announced_its(
+    announces: bool,
+) -> None:
+    """A member that announces nothing is waited for as long as the start of the job was."""
+    job = {"sync": "asp", "epochs": 1, "data_private": True, "start_timeout_s": 30.0}
+    stage = Stage(workers=2, **job).begin()
+    lease = enrol(stage, 0)[0]
+    effects = stage.contribute(0, 1, progress=whole(lease))
+    effects += stage.tell(m.Abstained(**stage.who(0), lease=lease.number))
+    effects += stage.tick(29)
+    assert ended(effects) is None and not sent(effects, m.Fold)
+    effects = stage.tick(0 if announces else 1)
+    if announces:
+        effects += stage.contribute(1, 1, progress=whole(enrol(stage, 1)[1]))
+    (fold,) = sent(effects, m.Fold)
+    assert fold.last
+    said = {note.fields.get("reason") for note in of(effects, fx.Note) if note.what == "data-set"}
+    assert said == (set() if announces else {"data-unannounced"})
+
+
 # -- the server ------------------------------------------------------------------------------------
 
 ANNA, BERT = m.MemberSpec(0, 1, "anna"), m.MemberSpec(1, 2, "bert")

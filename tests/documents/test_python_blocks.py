@@ -14,6 +14,7 @@ the job.
 
 import os
 import re
+import shlex
 import sys
 import types
 from collections.abc import Iterator
@@ -30,6 +31,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 import polyrhythm as pr
+from tests.commands.forked_python import command as forked_python
 from tests.documents import names
 from tools.newcomer import ROOT
 
@@ -110,12 +112,27 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     pyarrow.parquet.write_table(table, "higgs.parquet")
     (tmp_path / "mine.py").write_text((ROOT / "examples" / "connect.py").read_text())
     log = types.SimpleNamespace(add_scalar=lambda *_: None, log=lambda *_, **__: None)
-    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    monkeypatch.setenv("PATH", f"{_programs(tmp_path / 'bin')}:{os.environ['PATH']}")
     for module, name in (("torch.utils.tensorboard", "SummaryWriter"), ("wandb", "init")):
         stand_in = types.ModuleType(module)
         setattr(stand_in, name, lambda *_, **__: log)
         monkeypatch.setitem(sys.modules, module, stand_in)
     return tmp_path
+
+
+def _programs(folder: Path) -> Path:
+    """A folder with a `torchrun` that the warm server forks, as it forks the processes that this starts.
+    Otherwise each of them would import torch."""
+    folder.mkdir()
+    forked = shlex.join(forked_python())
+    torchrun = Path(sys.executable).with_name("torchrun")
+    for name, words in (
+        ("python", f'{forked} "$@"'),
+        ("torchrun", f'{forked} {torchrun} "$1" "$2" --no-python {folder}/python "$3" "$4"'),
+    ):
+        (folder / name).write_text(f"#!/bin/sh\nexec {words}\n")
+        (folder / name).chmod(0o700)
+    return folder
 
 
 @of_kind(jobs=True)

@@ -220,9 +220,9 @@ def test_a_job_outlives_hostile_inputs_over_its_ports(job: Command) -> None:
     send(OVER_PORTS)
     assert job.servers() == servers, "both still listen"
     for pid, (some_threads, some_descriptors, some_kb) in zip(servers, before, strict=True):
-        wait_until(lambda pid=pid, most=some_threads: threads(pid) <= most + 2, "threads ended", 30)
+        wait_until(lambda pid=pid, most=some_threads: threads(pid) <= most + 2, "threads ended")
         most = some_descriptors + 2
-        wait_until(lambda pid=pid, most=most: descriptors(pid) <= most, "links are closed", 30)
+        wait_until(lambda pid=pid, most=most: descriptors(pid) <= most, "links are closed")
         assert resident_kb(pid) < some_kb + _SLACK_KB
     (job.cwd / "go").touch()
     assert job.wait(90) == 0, job.stderr()

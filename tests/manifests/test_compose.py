@@ -124,7 +124,7 @@ def test_its_containers_are_a_job_that_stops_in_order(call: Call, tmp_path: Path
             assert lead.poll() is None, containers.logs()
             return "round 1 opened with 2 workers" in containers.log(2).read_text()
 
-        wait_until(trains, "it trains", 120)
+        wait_until(trains, "it trains")
         for process in containers.running:
             process.send_signal(signal.SIGTERM)
         ended = [process.wait(60) for process in containers.running]

@@ -312,14 +312,14 @@ def test_its_containers_are_a_job_that_changes_its_size_and_ends(
                 else []
             )
 
-        wait_until(lambda: noted("rounds"), "it trains", 120)
+        wait_until(lambda: noted("rounds"), "it trains")
         server.send_signal(signal.SIGTERM)
         assert server.wait(60) == 0, containers.logs()
         assert noted("drained")
         first.send_signal(signal.SIGTERM)
         assert first.wait(60) == 128 + signal.SIGTERM, containers.logs()
         start(workers)
-        wait_until(lambda: "2" in noted("rounds")[-1]["workers"], "another worker contributes", 60)
+        wait_until(lambda: "2" in noted("rounds")[-1]["workers"], "another worker contributes")
         lead.send_signal(signal.SIGTERM)
         assert lead.wait(60) == 128 + signal.SIGTERM, containers.logs()
         assert (run / "model.safetensors").is_file()

@@ -141,7 +141,7 @@ def test_its_units_are_a_job_that_a_worker_and_a_server_join_and_leave(
             assert job.poll() is None, units.logs()
             return text in units.log(2).read_text()
 
-        wait_until(lambda: told("round 1 opened with 2 workers"), "it trains", 120)
+        wait_until(lambda: told("round 1 opened with 2 workers"), "it trains")
         assert "here-7 joined" in units.log(2).read_text()
         server.send_signal(signal.SIGTERM)
         assert server.wait(60) == 0, units.logs()

@@ -391,7 +391,7 @@ CORE: tuple[Mutant, ...] = (
         "core:connect",
         "KeepBest(state.best, job, routing, rounds, outbox, sharing)",
         "KeepBest(begin_state(job).best, job, routing, rounds, outbox, sharing)",
-        "tests/core/lead/test_restored_lead.py::test_a_restored_lead_passes_the_tests_of_the_lead",
+        "tests/core/lead/test_keep_best.py::test_only_a_better_report_is_kept[True]",
     ),
     mutant(
         "restored-lead-forgets-silent-servers",

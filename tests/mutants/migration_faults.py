@@ -114,6 +114,24 @@ MIGRATION: tuple[Mutant, ...] = (
         f"{_SHARED}::test_members_drop_copies_of_points_that_are_not_shared_any_more",
     ),
     mutant(
+        "fast-workers-end-the-passes-of-slow-ones",
+        "Passes do not wait for a worker of round 1 that has not announced its private points yet.",
+        "core:Enrolment.on_opened",
+        "m.entered and not m.enrolled",
+        "False",
+        "tests/core/test_without_rounds.py::test_a_fast_worker_with_private_data_does_not_reach_the_goal"
+        "_before_a_slow_one_has_announced_its[True]",
+    ),
+    mutant(
+        "the-goal-is-not-checked-when-passes-stop-waiting",
+        "The lead stops waiting for private data, and does not notice that the passes are over.",
+        "core:Leasing.on_time",
+        "self._mode.on_counted(now_ns)",
+        "pass",
+        "tests/core/test_without_rounds.py::test_a_fast_worker_with_private_data_does_not_reach_the_goal"
+        "_before_a_slow_one_has_announced_its[False]",
+    ),
+    mutant(
         "old-private-points-are-visited",
         "Workers visit old points of an owner that has come back with others and shares no more.",
         "core:Enrolment._enrol_private",

@@ -213,6 +213,8 @@ SENTENCES = {
     " rest of them any more",
     "data-not-back": "{name} has not announced its data set of {points:point} again since the job"
     " resumed: passes do not wait for it any longer, and the job has {total:point}",
+    "data-unannounced": "{name} has not announced a data set: passes do not wait for it any longer, and"
+    " the job has {total:point}",
     "data-absent": "{name} is not there with its data set: passes leave its {points:point} out until it"
     " is",
     "data-back": "{name} is back with its {points:point}, and passes include them again: the job now has"

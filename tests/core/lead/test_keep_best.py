@@ -5,10 +5,12 @@ import pytest
 
 from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
+from polyrhythm.core.lead.machine import LeadMachine
 from polyrhythm.core.machine import Effect
 from polyrhythm.wire import messages as m
 from polyrhythm.wire.messages.reasons import failed
 from tests.core.stage import Stage, of, sent
+from tests.restored_lead import handle_and_restore
 
 BEST = "model-best.safetensors"
 
@@ -59,7 +61,11 @@ def test_the_version_that_was_evaluated_is_copied_before_the_next_fold() -> None
     assert best_lines(write(stage, 2)) == [(0.5, 1, True)]
 
 
-def test_only_a_better_report_is_kept() -> None:
+@pytest.mark.parametrize("restored", [False, True])
+def test_only_a_better_report_is_kept(restored: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also by a lead that restores itself from its snapshot after every event."""
+    if restored:
+        monkeypatch.setattr(LeadMachine, "handle", handle_and_restore)
     stage = stage_of()
     round_of(stage, 1)
     report(stage, 0.5, 1)

@@ -53,6 +53,47 @@ def test_a_pass_is_over_when_every_member_has_visited_its_points() -> None:
     assert plan.passes == 2
 
 
+def test_passes_wait_for_the_data_sets_of_the_members_of_round_1() -> None:
+    """B announces its data set when A has visited its points three times. B begins with the first
+    pass."""
+    plan, data = private_plan(7, 5)
+    data.wait_for({A: "a", B: "b"})
+    data.enrol("a", A, 40, 1)
+    visit(plan, A, 3)
+    assert plan.passes == 0
+    data.enrol("b", B, 25, 1)
+    assert {chunk.passes for chunk in plan.lease(B).chunks} == {0}
+    visit(plan, B, 2)
+    assert plan.passes == 2 and not data.take_news()
+
+
+@pytest.mark.parametrize("ends", ["it leaves", "it has no data", "the time is over"])
+def test_passes_do_not_wait_without_end_for_a_data_set(ends: str) -> None:
+    plan, data = private_plan(7, 5)
+    data.wait_for({A: "a", B: "b"})
+    data.enrol("a", A, 40, 1)
+    visit(plan, A, 3)
+    if ends == "it leaves":
+        plan.release([B])
+    elif ends == "it has no data":
+        data.on_contributed(B)
+    else:
+        data.stop_waiting()
+    assert plan.passes == 3
+    said = [in_words(each) for each in data.take_news()]
+    assert said == (
+        [
+            "b has not announced a data set: passes do not wait for it any longer, and the job has 40"
+            " points"
+        ]
+        if ends == "the time is over"
+        else []
+    )
+    data.enrol("b", B, 25, 1)
+    plan.check()
+    assert {chunk.passes for chunk in plan.lease(B).chunks} == {3} and plan.passes == 3
+
+
 def test_points_that_are_lost_are_left_out() -> None:
     data = data_of(a=40, b=25)
     plan = data.plan

@@ -153,9 +153,22 @@ def test_a_server_that_ends_before_all_have_parameters_loses_nothing(replicas: i
     servers = SeededServers(3, replicas)
     servers.routing.seeding.done = False
     servers.routing.begin_again()
-    assert servers.servers.lose(2, ENDED, 5) is None
-    assert servers.routing.roster.servers == [0, 1]
-    assert {route.primary for route in servers.routing.routes} == {0, 1}
+    effects = servers.outbox.out = []
+    assert servers.servers.lose(1, ENDED, 5) is None
+    assert servers.routing.roster.servers == [0, 2]
+    assert {route.primary for route in servers.routing.routes} == {0, 2}
+    (placed,) = [note for note in of(effects, fx.Note) if note.what == "placed"]
+    assert placed.fields["slices"] == [6, 0, 6]
+
+
+def test_the_journal_says_what_a_server_holds_that_joins_before_all_have_parameters() -> None:
+    """Its slices do not move there, so no other line says it."""
+    servers = SeededServers(2)
+    servers.routing.seeding.done = False
+    effects = servers.outbox.out = []
+    assert servers.join(-1)
+    assert notes(effects) == ["server-joined", "placed"]
+    assert of(effects, fx.Note)[1].fields["slices"] == [4, 4, 4]
 
 
 def test_without_replicas_a_server_that_is_silent_before_all_have_parameters_is_waited_for() -> (

@@ -2,8 +2,8 @@
 from the first one.
 
 *The data sets of all members must have the same length and similar fingerprints, unless every
-member has its own data set (`private.py`). If a job with private data resumes, workers have some
-time after the opening of the first round to announce the data sets that are in the checkpoint.*
+member has its own data set (`private.py`). Workers with private data have some time after the
+opening of the first round to announce it.*
 """
 
 import msgspec
@@ -30,7 +30,7 @@ class EnrolmentState(msgspec.Struct):
     first: str = ""
     """The name of the member with that data set."""
     deadline: Deadline = msgspec.field(default_factory=Deadline)
-    """Until when the passes wait for private data sets of the checkpoint; None if they do not wait."""
+    """Until when the passes wait for private data sets; None if they do not wait."""
 
 
 class Enrolment:
@@ -168,10 +168,11 @@ class Enrolment:
         return None
 
     def on_opened(self, until_ns: int) -> None:
-        """Wait for the data sets of a checkpoint until this time, from the opening of the first
-        round."""
-        if self._private is not None and self._state.record is not None:
+        """Wait for private data sets until this time, from the opening of the first round."""
+        if self._private is not None:
             self._state.deadline.wake_ns = until_ns
+            members = self._view.members()
+            self._private.wait_for({m.key: m.name for m in members if m.entered and not m.enrolled})
         self.expect_members()
 
     def expect_members(self) -> None:
@@ -180,12 +181,14 @@ class Enrolment:
         if self._private is not None and self._view.specs():
             self._private.expect({member.name for member in self._view.members()})
 
-    def on_time(self, now_ns: int) -> None:
-        """When the time is over, stop waiting for data sets of a checkpoint."""
+    def on_time(self, now_ns: int) -> bool:
+        """When the time is over, stop waiting for private data sets. Returns whether that is so."""
         deadline = self._state.deadline
-        if self._private is not None and deadline.is_over(now_ns):
-            deadline.wake_ns = None
-            self._private.stop_waiting()
+        if self._private is None or not deadline.is_over(now_ns):
+            return False
+        deadline.wake_ns = None
+        self._private.stop_waiting()
+        return True
 
 
 def _unexpected(code: str, message: Enrol, member: Member, expected: int) -> Reason | None:

@@ -79,6 +79,8 @@ class Leasing:
     def commit(self, holder: Holder, report: m.ContributionReport, *, ahead: bool) -> int:
         """Record the progress that this member reports with a contribution; returns the number of
         points visited. `ahead`: see `DataPlan.commit`."""
+        if self._private is not None:
+            self._private.on_contributed(holder)
         if not self._plan.begun:
             points = int(report.weight) if report.visited < 0 else report.visited
             return min(_MOST_POINTS, points)
@@ -159,9 +161,11 @@ class Leasing:
     # -- time ----------------------------------------------------------------------------------
 
     def on_time(self, now_ns: int) -> None:
-        """Private data: do not wait any longer for workers that were there before a resume."""
-        self._enrolment.on_time(now_ns)
-        self._note_news()
+        """Private data: do not wait any longer for workers to announce it. The passes that the other
+        workers have made may be the goal of the job."""
+        if self._enrolment.on_time(now_ns):
+            self._note_news()
+            self._mode.on_counted(now_ns)
 
     # -- what leaves the lead ------------------------------------------------------------------
 

@@ -7,6 +7,9 @@ excluded chunks count again. Visits that have counted are not repeated. The owne
 for passes that the others completed meanwhile.* The chunks of a worker that joins late begin with
 the present pass. So the number of full passes never falls.
 
+*Passes wait for the members of round 1 until they have announced their data sets. Otherwise fast
+workers could reach the goal of a job before a slow one has announced its points.*
+
 A chunk always belongs to the same data set. When its holder leaves, the chunk goes back to its
 owner. If the owner has left too, it goes to a member with an inactive copy of its points.
 """
@@ -54,6 +57,8 @@ class PrivateState(msgspec.Struct):
     """All data sets, in the order in which they were announced. If several belong to workers of one
     name, the last of them is the present one."""
     floor: int = 0
+    awaited: dict[Holder, str] = {}
+    """The members of round 1 that have not announced their data sets, and their names."""
     news: list[Reason] = []
 
 
@@ -121,9 +126,22 @@ class PrivateData:
         if self._expected:
             self._expect_only(each for each in self._expected if each.name in names)
 
+    def wait_for(self, members: Mapping[Holder, str]) -> None:
+        """Let passes wait until these members, with these names, have announced their data sets."""
+        self._state.awaited.update(members)
+
+    def on_contributed(self, holder: Holder) -> None:
+        """Do not wait for a member that contributes without a data set."""
+        self._state.awaited.pop(holder, None)
+
     def stop_waiting(self) -> None:
-        """Stop waiting for workers to announce the data sets of a checkpoint. A worker that
-        announces its data set later continues with the present pass."""
+        """Stop waiting for workers to announce their data sets. A worker that announces its data set
+        later continues with the present pass."""
+        awaited, self._state.awaited = self._state.awaited, {}
+        for name in sorted(awaited.values()) if self._sets else ():
+            if all(each.name != name for each in self._expected):
+                fields: dict[str, Field] = {"name": name, "total": self.plan.points}
+                self._state.news.append(Reason("data-unannounced", fields))
         for each in sorted(self._expected, key=lambda each: each.name):
             self._tell("data-not-back", each.name, each.points, self.plan.points)
         self._expect_only(())
@@ -163,6 +181,7 @@ class PrivateData:
         self._mine[holder] = found
         if self._lend(found, self.passes):
             self.plan.renew({holder})
+        self._state.awaited.pop(holder, None)
         if self._expected:
             self._expect_only(each for each in self._expected if each.name != name)
 
@@ -295,6 +314,8 @@ class PrivateData:
         has left too, the chunk goes to a member with a copy of its points. All other chunks are
         excluded from the passes."""
         self._state.floor = passes
+        for holder in gone:
+            self._state.awaited.pop(holder, None)
         changed = self._rescue(lost, gone, copies)
         loose: dict[PrivateDataSet, list[tuple[int, int]]] = {}
         """Per data set, the chunks that no member holds now, and the numbers of their last holders."""
@@ -376,6 +397,8 @@ class PrivateData:
     @property
     def passes(self) -> int:
         """The number of full passes over the points of the members."""
+        if self._state.awaited:
+            return self._state.floor
         chunks, counted = self.plan.chunks, self.plan.counted
         found = [chunks[index].passes for each in self._expected for index in each.chunks]
         if len(counted):

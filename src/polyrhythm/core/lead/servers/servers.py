@@ -98,6 +98,7 @@ class Servers:
         elif routing.spec is not None:
             routing.begin_again()
             self.send_routes()
+            self._note_placed(routing.spec)
         return True
 
     def divide(self, nbytes: int) -> m.Division:
@@ -118,7 +119,13 @@ class Servers:
         """Route the slices of the first worker's model, which becomes the job's model."""
         self._routing.place(spec)
         self.send_routes()
-        slices = self._routing.slice_counts()
+        self._note_placed(spec)
+
+    def _note_placed(self, spec: m.ModelSpec) -> None:
+        """Write to the journal which servers hold the initial parameters. They are placed again if
+        a server joins or is lost before round 1."""
+        servers = range(1 + max(self._routing.roster.servers))
+        slices = [self._routing.slice_count(server) for server in servers]
         options = spec.optimizer.groups[0] if spec.optimizer.groups else {}
         self._outbox.note(
             "placed",
@@ -275,6 +282,8 @@ class Servers:
         died = Reason("drained-by-death", {"server": server}).because(noticed)
         self._operators.done(DRAIN, died, server=server)
         seeds_again = routing.lose_server(server, now_ns)
+        if seeds_again and routing.spec is not None:
+            self._note_placed(routing.spec)
         self._outbox.note(
             "server-lost",
             server=server,
