@@ -1,6 +1,8 @@
-"""Checks and names of models: whether servers can hold the model that a worker announces, whether
-it is equal to the job's model, the names of model files, and the size of the state that the user's
-code adds to checkpoints (`worker.keep`).
+"""Checks and names of models.
+
+This module decides whether servers can hold a model that a worker announces, whether it equals the
+job's model, how model files are named, and how large the state may be that the user's code adds to
+checkpoints (`worker.keep`).
 """
 
 import math
@@ -182,13 +184,13 @@ def file_of(model: str = "", *, best: bool = False) -> str:
 
 
 def files_of(models: Sequence[str], *, best: bool = False) -> str:
-    """The files of these models as one text, which a shell expands to their names. If `models` is
-    empty, the name of the job's only model file."""
+    """Write the files of these models as one text, which a shell expands to their names. `models`
+    is empty for a job with one model."""
     return file_of("{" + ",".join(models) + "}" if models else "", best=best)
 
 
 def models_of(files: str) -> list[str]:
-    """The names of the models in a text that `files_of` has made."""
+    """Read the names of the models from a text that `files_of` has made."""
     if not files.endswith("}" + SUFFIX):
         return []
     return files.removesuffix("}" + SUFFIX).rpartition("{")[2].split(",")
@@ -223,12 +225,12 @@ _COPIES = 4
 
 
 def most_nbytes(spec: ModelSpec) -> int:
-    """The greatest size of a kept state. The lead's process holds one state in memory, so the limit
+    """The largest size of a kept state. The lead's process holds one state in memory, so the limit
     depends on the size of the job's model."""
     return _ALWAYS_NBYTES + _COPIES * nbytes_of(spec)
 
 
 def parts_of(nbytes: int) -> Iterator[tuple[int, int]]:
-    """Where each part of a state begins and ends."""
+    """The first and the last byte (exclusive) of each part of a state."""
     for first in range(0, nbytes, PART_NBYTES):
         yield first, min(nbytes, first + PART_NBYTES)

@@ -2,8 +2,8 @@
 from the first one.
 
 *The data sets of all members must have the same length and similar fingerprints, unless every
-member has its own data set (`private.py`). If a job with private data resumes, workers have some
-time after the opening of the first round to announce the data sets that are in the checkpoint.*
+member has its own data set (`private.py`). In a resumed job with private data, workers have some
+time after the first round opens to announce the data sets of the checkpoint.*
 """
 
 import msgspec
@@ -30,7 +30,8 @@ class EnrolmentState(msgspec.Struct):
     first: str = ""
     """The name of the member with that data set."""
     deadline: Deadline = msgspec.field(default_factory=Deadline)
-    """Until when the passes wait for private data sets of the checkpoint; None if they do not wait."""
+    """How long the passes wait for private data sets of the checkpoint; None if they do not
+    wait."""
 
 
 class Enrolment:
@@ -58,7 +59,7 @@ class Enrolment:
         self._state.record = record if record.points else None
 
     def recorded(self) -> tuple[RecordedChunk, ...]:
-        """The chunks as a checkpoint records them, at the end of the fold that is just over."""
+        """The chunks as a checkpoint records them at the end of the last fold."""
         record = self._state.record
         if not self._plan.begun:
             return () if record is None else record.chunks
@@ -130,9 +131,9 @@ class Enrolment:
         self._migration.bound_copies(len(members))
 
     def _unlike(self, message: Enrol, member: Member) -> Reason | None:
-        """Why the data set of this member cannot be the one that the other members have; None if it
-        can. *A member may announce other values of its points later, because the other members have
-        not received them yet.*"""
+        """Why this member's data set cannot be equal to the one of the other members; None if it
+        can. *A member may later announce other values of its points, because the others have not
+        received its points yet.*"""
         state = self._state
         differs = difference(state.fingerprint, message.data)
         if not member.enrolled and differs is not None:
@@ -175,8 +176,8 @@ class Enrolment:
         self.expect_members()
 
     def expect_members(self) -> None:
-        """In a job with private data that resumes, once its first round has opened: wait only for
-        the data sets of present members."""
+        """In a resumed job with private data whose first round has opened: wait only for the data
+        sets of present members."""
         if self._private is not None and self._view.specs():
             self._private.expect({member.name for member in self._view.members()})
 
@@ -189,8 +190,8 @@ class Enrolment:
 
 
 def _unexpected(code: str, message: Enrol, member: Member, expected: int) -> Reason | None:
-    """Why a data set is refused because its number of points is not the expected one; None if it
-    is. `code`: the code of the reason."""
+    """Why a data set with another number of points is refused; None if it has the expected number.
+    `code`: the code of the reason."""
     if message.points == expected:
         return None
     return Reason(code, {"name": member.name, "points": message.points, "expected": expected})
