@@ -1,5 +1,5 @@
-"""Checks a job before any process is started: its settings together, its checkpoints and its store.
-Each failure is one line of output.
+"""Checks a job before any process is started: the combination of its settings, its checkpoints and
+its store. Each failure is one line of output.
 
 The modules of stores are imported only if the user gives a store, so that a command without one can
 begin at once.
@@ -160,8 +160,9 @@ def continued(spec: JobSpec, store: str, checkpoint: "Checkpoint") -> JobSpec:
 
 
 def in_run_folder(spec: JobSpec, here: Here, run_dir: Path) -> JobSpec:
-    """Return the job with the folder of the run as its store if the user gave none. If some servers
-    run on other hosts, the job has no store, because those servers cannot reach the folder."""
+    """Return the job with the folder of the run as its store, if the user gave no store. If some
+    servers run on other hosts, the job has no store, because those servers cannot reach the
+    folder."""
     if spec.store or here.servers < spec.servers:
         return spec
     return msgspec.structs.replace(spec, store=str(run_dir.resolve()))

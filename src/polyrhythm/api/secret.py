@@ -33,7 +33,7 @@ class Known:
 
 
 def given_secret() -> Secret | None:
-    """The secret that the environment gives to a job that begins; None if it gives none. The variable
+    """The secret that the environment gives to a new job; None if it gives none. The variable
     stays, because a job may begin again in this process (`--on-loss resume`)."""
     text = os.environ.get(VARIABLE)
     return None if text is None else parse_secret(os.fsencode(text), f"${VARIABLE}")

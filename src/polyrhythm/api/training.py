@@ -1,6 +1,6 @@
-"""`polyrhythm.train`: its signature is the list of all options. A keyword's annotation says what the
-rest of the program must know of the option (`api/options.py`); the flags of the command line, the
-settings of the job, the checks, and the options of `serve` and `resume` follow from it."""
+"""`polyrhythm.train`: its signature is the list of all options. A keyword's annotation says
+everything about the option (`api/options.py`): from it follow the flags of the command line, the
+settings of the job, the checks, and the options of `serve` and `resume`."""
 
 import uuid
 from collections.abc import Callable, Mapping

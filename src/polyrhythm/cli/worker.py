@@ -195,8 +195,8 @@ def worker(
 
 @contextmanager
 def _server_beside(arguments: list[str], secret: Secret) -> Iterator[None]:
-    """Run `polyrhythm server` beside this worker. Leave when it has ended: by itself when the job ends,
-    and otherwise, if the worker leaves before, after it has moved its slices away."""
+    """Run `polyrhythm server` beside this worker. If the server ends with the job, the worker's
+    command ends too. If the worker leaves first, the server moves its slices away and then ends."""
     command = [sys.executable, "-m", "polyrhythm", "server", *arguments]
     with subprocess.Popen(command, env={**os.environ, VARIABLE: secret.text}) as process:
         try:

@@ -1,10 +1,10 @@
 """Which buffers of a model are averaged, and which every worker keeps to itself.
 
-*Running statistics of normalisation layers are averaged. Every other buffer is local, because the
-mean of two workers' values may mean nothing: the mean of two queues of vectors of length 1 has shorter
-vectors.* `attach(..., buffers=...)` says otherwise. Frozen parameters, and parameters outside the
-optimizer, are averaged too: workers that change them, such as the encoder of keys in MoCo, change
-them towards one model.
+*Running statistics of normalisation layers are averaged. Every other buffer is local, because a
+mean of two workers' values may be meaningless: the mean of two queues of unit vectors has shorter
+vectors.* `attach(..., buffers=...)` overrides this. Frozen parameters, and parameters outside the
+optimizer, are averaged too: if workers change them, as in MoCo's key encoder, they move them
+towards one common model.
 """
 
 from collections.abc import Iterator, Mapping
