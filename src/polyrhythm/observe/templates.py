@@ -1,5 +1,5 @@
-"""The sentence of every reason: the only place where the codes of `wire/messages/reasons.py` become
-words.
+"""The sentence of every reason: the only place that turns the codes of `wire/messages/reasons.py`
+into words.
 
 A template names the fields of its reason. Two format specifications are added to the usual ones:
 `{n:round}` is a number with a noun (`1 round`, `2 rounds`), and `{held:is|are}` is the verb that
@@ -340,7 +340,7 @@ GOALS = {
     "seconds": "{seconds:g} seconds",
     "terminated": "the algorithm has ended ({why})",
 }
-"""For each code of a goal, the words that name the goal."""
+"""For each code of a goal, the name of the goal in messages."""
 NOTICED = {
     "link-ended": "the end of its link",
     "unreachable": "s{by}, whose link to it ended",
@@ -356,4 +356,4 @@ DIFFERENCES = {
     "numbers": "the floating-point numbers of some points",
     "fingerprint": "its attribute `fingerprint`",
 }
-"""In what the data set of a worker differs from that of the first worker."""
+"""The differences between the data set of a worker and that of the first worker, in words."""

@@ -83,9 +83,9 @@ def build_optimizer(
 
 
 def bare_step(optimizer: torch.optim.Optimizer) -> Callable[[torch.optim.Optimizer], object]:
-    """The function `step` of an optimizer, to be called without gradients of its own (`no_grad`), and
-    without torch's hooks for its profiler and compiler. These hooks take longer than a small step, and
-    load the compiler (`tensors/compiler.py`)."""
+    """The function `step` of an optimizer, without the wrappers of torch: the caller must disable
+    gradients (`no_grad`), and torch's hooks for its profiler and compiler are not called. These
+    hooks take longer than a small step, and load the compiler (`tensors/compiler.py`)."""
     step: Callable[[torch.optim.Optimizer], object] = inspect.unwrap(type(optimizer).step)
     return step
 

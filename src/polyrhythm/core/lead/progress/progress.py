@@ -367,7 +367,7 @@ class JobProgress:
     def on_folded(
         self, rounds: int, why: Reason, now_ns: int, passes: int | None = None
     ) -> Reason | None:
-        """Check the goals after a fold. `done` rounds (on arrival: round equivalents) are folded,
+        """Check the goals after a fold. `rounds` rounds (on arrival: round equivalents) are folded,
         the last one for the reason `why`. `passes`: the full passes in the folded version; None if
         that version contains all progress. Returns the goal that is reached, if any."""
         passes = self._plan.passes if passes is None else passes
