@@ -348,7 +348,10 @@ def test_a_name_that_is_taken_is_refused(running: Command) -> None:
 
 def test_another_jobs_identifier_is_refused(running: Command) -> None:
     line = refused(join(running, "--name", "lost", "--job", "that-other-one"))
-    assert "a process answered as lead, but is another one: the process at this address" in line
+    assert (
+        "a process answered as lead, but it is not that process: the process at this address"
+        in line
+    )
     assert "belongs to another job" in line
 
 

@@ -59,8 +59,8 @@ def check_sharing(spec: JobSpec, workers_here: int) -> None:
     travels = spec.data_private and spec.migrate in DELIVERING
     if travels and not spec.share_data and workers_here == spec.workers:
         raise UsageError(
-            f"--migrate {spec.migrate} needs --share-data when --data-private is set: without that"
-            " flag no points leave their worker; give it, or leave --migrate out"
+            f"--migrate {spec.migrate} needs --share-data when --data-private is set: without it"
+            f" no points leave their worker; add --share-data, or leave --migrate out"
         )
 
 
@@ -115,7 +115,7 @@ def check_checkpoints(spec: JobSpec, store: str | None, here: Here, *, apart: bo
     wanted = store is not None or spec.checkpoint_every
     if wanted and (apart or here.servers < spec.servers) and kind == "folder":
         raise UsageError(
-            "servers on several hosts need a store that all of them reach: give"
+            "servers on several hosts need a store that all of them can reach: give"
             " --store s3://BUCKET/PATH, gs://BUCKET/PATH or az://CONTAINER/PATH"
         )
 

@@ -60,7 +60,8 @@ def find_code(main: Callable[[Any], None] | str | Path | Code) -> Code:
         return _find_by_name(str(main))
     if not callable(main):
         raise UsageError(
-            f"main is {main!r}, which is no job: give a function main(worker), a FILE.py or a job's"
+            f"main is {main!r}, which is not a job: give a function main(worker), a FILE.py or a"
+            f" job's"
             " name"
         )
     _check_parameters(main)

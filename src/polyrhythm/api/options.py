@@ -241,8 +241,8 @@ def _unknown_default(file: str, key: str, value: object, known: Iterable[str]) -
         return f"{what}: the nearest is {near!r}"
     own = f'DEFAULTS = {{"set": {{{key!r}: {value!r}}}}}'
     return (
-        f"{what}, because its keys are options of 'polyrhythm train'; an option of your own is"
-        f" {own}, or --set {key}={value}, and worker.options[{key!r}] reads it"
+        f"{what}, because its keys are options of 'polyrhythm train'; give your own option as"
+        f" {own} or --set {key}={value}, and read it from worker.options[{key!r}]"
     )
 
 

@@ -48,7 +48,7 @@ def find_secret(host: str, port: int, file: Path | None) -> Known:
     entry = JobIndex(os.environ).find(host, port)
     if entry is None and nothing_listens(host, port):
         raise LinkError(
-            f"no job listens at {host}:{port}: it has ended, or the address is another one; 'polyrhythm"
+            f"no job listens at {host}:{port}: it has ended, or has another address; 'polyrhythm"
             " status RUN' shows the address of a running job"
         )
     if entry is None:

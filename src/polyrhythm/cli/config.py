@@ -117,7 +117,7 @@ def defaults_from(values: dict[str, Any], known: dict[str, str], path: Path) -> 
         elif setting not in _of_train():
             near = nearest(setting, known, ALIKE)
             advice = (
-                "options of your own belong in its table [set]"
+                "your own options belong in its table [set]"
                 if near is None
                 else f"the nearest is {near!r}"
             )

@@ -160,7 +160,7 @@ def explain(lead: Lead, error: LinkError) -> NoReturn:
         check_running(load_run(lead.path))  # raises an error if the run has just ended
     elif no_process_listens(lead.host, lead.port):
         raise RunError(
-            f"no job listens at {lead.host}:{lead.port}: it has ended, or the address is another one;"
+            f"no job listens at {lead.host}:{lead.port}: it has ended, or has another address;"
             " 'polyrhythm status RUN' shows the address of a running job"
         ) from None
     raise RunError(f"the lead of {lead.name} cannot be reached: {error}") from None

@@ -54,8 +54,8 @@ def manifest(
     role: Annotated[
         str,
         Option(
-            "systemd: what the unit is for. job: the whole job. worker, server: one that joins it from"
-            " another machine, or from this one.",
+            "systemd: the role of the unit. job: the whole job. worker, server: a process that"
+            " joins the job, from this or another machine.",
             metavar="job|worker|server",
             group=Group.PROCESSES,
             common=True,

@@ -128,7 +128,7 @@ def worker(
     """
     host, port = check_way_in(connect, link, digest, wait)
     if insecure and not colocate:
-        raise UsageError("--insecure is about the server that --colocate starts: give both")
+        raise UsageError("--insecure applies to the server that --colocate starts: give both")
     if threads is not None:
         at_least(1)("--threads", threads)
     parse_devices(devices)

@@ -309,8 +309,8 @@ SHARING = (
     Rule(
         option="share_data",
         needs=lambda job: job.data_private,
-        says="it needs --data-private: in this job every worker can read the whole data set, so no"
-        " worker has points of its own to share",
+        says="it needs --data-private: in this job every worker can read the whole data set, so"
+        " no worker has private points to share",
     ),
     Rule(
         option="share_data",

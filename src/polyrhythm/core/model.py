@@ -36,9 +36,9 @@ def difference(ours: ModelSpec, theirs: ModelSpec) -> str | None:
     if (ours.optimizer, ours.parts) != (theirs.optimizer, theirs.parts):
         return f"its optimizer is {theirs.optimizer}, the job's is {ours.optimizer}"
     if ours.state != theirs.state:
-        return "its state_dict has other names than the job's"
+        return "the names in its state_dict differ from those of the job"
     if theirs.division not in (None, ours.division):
-        return "it is cut into other slices than the job's"
+        return "its slices differ from those of the job"
     return None
 
 

@@ -587,7 +587,7 @@ class Supervisor:
         job restarts processes, or cannot begin without it."""
         gathered = self._members.gathered(self._job.servers)
         needed = process.request.role == "server" and not gathered
-        process.ending = "its machine is taken away"
+        process.ending = "its machine will be removed"
         if self._job.respawn or needed:
             self._restart(process, needed=needed)
 

@@ -811,7 +811,7 @@ def _code_of(
 def _missing(spec: JobSpec, address: str) -> str:
     if spec.served:
         return (
-            "this job has no code of its own: name a file with main(worker), as in 'polyrhythm worker"
+            "this job has no code: name a file with main(worker), as in 'polyrhythm worker"
             f' FILE.py --connect {address}\', or call polyrhythm.connect("{address}") in a program'
         )
     if not spec.path:

@@ -215,8 +215,8 @@ def unfit(job: JobSpec, algorithm: Algorithm, sync: str, max_passes: int) -> lis
         )
     elif not traits_of(job.sync).rounds and job.sync != sync:
         faults.append(
-            f"its policy is {job.sync}, under which the fit may diverge (sync={job.sync!r} joins it all"
-            " the same)"
+            f"its policy is {job.sync}, under which the fit may diverge (sync={job.sync!r} joins"
+            f" it anyway)"
         )
     if job.epochs is None:
         faults.append(f"it has no number of passes, and this fit ends after {max_passes}")

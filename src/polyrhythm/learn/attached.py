@@ -535,8 +535,9 @@ class AttachedModels:
         if broken is not None and broken.seen == broken.expected:
             idle = [name for number, name in enumerate(self._names) if number not in broken.seen]
             raise UsageError(
-                f"the first {len(broken.seen):,} steps of {self._worker} follow no order that repeats"
-                f"{', and none is a step of ' + ' or '.join(idle) if idle else ''}: attach only models"
+                f"the first {len(broken.seen):,} steps of {self._worker} have no repeating order"
+                f"{', and none is a step of ' + ' or '.join(idle) if idle else ''}: attach only"
+                f" models"
                 " that make steps, and make the steps in the same order in every cycle; --kind local"
                 " allows any order"
             )

@@ -85,8 +85,8 @@ def loading_of(
     if hasattr(source, "iter_torch_batches"):
         if num_workers or sampler is not None:
             raise UsageError(
-                "num_workers and sampler are not for a ray.data.Dataset: Ray reads it ahead, and"
-                " dataset.random_shuffle() changes its order"
+                "num_workers and sampler cannot be used with a ray.data.Dataset: Ray loads its"
+                " data in advance, and dataset.random_shuffle() changes the order"
             )
         batches = RayBatches(source, batch_size, collate_fn, drop_last, pin_memory)
         return Loading(batches, batch_size, uncounted=_RAY)
@@ -197,7 +197,7 @@ class JoinedArrays(Dataset[Any]):
             found = " and ".join(map(str, lengths)) or "no tensors"
             raise UsageError(
                 "tensors in a tuple or a list are indexed together, so they must have the same"
-                f" length, and there are {found}; give a list of points as a torch Dataset"
+                f" length, but their lengths are {found}; give a list of points as a torch Dataset"
             )
 
     def __len__(self) -> int:

@@ -85,7 +85,7 @@ def describe(
         )
     if not any(tensor.numel() for _, tensor, group in named if group != BUFFERS):
         raise UsageError(
-            "every parameter that the optimizer has of this model is empty (0 elements), so there is"
+            "all parameters of this model in the optimizer are empty (0 elements), so there is"
             " nothing to train: check the sizes of the layers"
         )
     if KINDS[kind].steps_on_servers and any(

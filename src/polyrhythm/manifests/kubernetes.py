@@ -324,7 +324,7 @@ def _resources(demand: Demand) -> list[str]:
         elif name == "memory":
             requests["memory"] = str(int(amount))
         elif amount != int(amount):
-            raise UsageError(f"{name}={amount:g}: Kubernetes gives only whole ones of {name}")
+            raise UsageError(f"{name}={amount:g}: Kubernetes accepts only whole numbers of {name}")
         elif name == GPU:
             limits["nvidia.com/gpu"] = str(int(amount))
         elif "/" in name:

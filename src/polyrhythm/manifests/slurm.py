@@ -124,7 +124,7 @@ def _resources(demand: Demand) -> str:
         if name not in (CPU, GPU, "memory"):
             raise UsageError(f"{name}={amount:g}: Slurm knows CPU, GPU and memory")
         if amount != int(amount):
-            raise UsageError(f"{name}={amount:g}: Slurm gives only whole ones of {name}")
+            raise UsageError(f"{name}={amount:g}: Slurm accepts only whole numbers of {name}")
     if demand.labels:
         raise UsageError(
             f"--resources-per-worker {demand}: choose nodes by flags of sbatch, such as --constraint"

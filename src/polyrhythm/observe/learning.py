@@ -188,7 +188,7 @@ def learning_remedies(state: RunState, job: JobSpec | None) -> list[str]:
     if finding.state is LearningState.STALLED:
         return [
             f"another rate{_rate(state)}, higher or lower",
-            "other data, after a look at the labels",
+            "other data (check the labels first)",
         ]
     tries = [f"a lower rate{_example(state, job)}"]
     if job is not None and job.outer != OFF:

@@ -366,7 +366,7 @@ class Teller:
         self._told_unopened.discard((line["worker"], line["server"]))
         name, server = line["name"], f"s{line['server']}"
         long = duration(line["seconds"])
-        text = f"{name} and {server} can talk to each other again, after {long}: {name} is back"
+        text = f"{name} and {server} can reach each other again, after {long}: {name} is back"
         return [self._say(text, {line["worker"]})]
 
     def _evicted(self, line: dict[str, Any]) -> list[Sentence]:

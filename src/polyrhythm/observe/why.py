@@ -47,9 +47,10 @@ RULES = {
     "window": "a worker has at most two contributions that are not acknowledged",
     "ending": "a job ends when every worker has left; a worker leaves when its `main` returns",
     "stopping": "a job that is stopped ends when every worker has run the code after its loop",
-    "link-silent": "a worker whose link to a server is silent is excluded after 4 s; a server that most"
-    " workers cannot talk to is lost instead, if its slices have copies",
-    "links-cut": "workers that are excluded connect again every few seconds, and go on when their links"
+    "link-silent": "a worker whose link to a server is silent is excluded after 4 s; a server"
+    " that most workers cannot reach is lost instead, if its slices have copies",
+    "links-cut": "workers that are excluded connect again every few seconds, and go on when their"
+    " links"
     " work",
     "servers-apart": "a server that has the only copy of a slice is not given up: the job waits for the"
     " link",
@@ -103,15 +104,15 @@ _REMEDIES = {
     "copying": ("look for a server that is stopped, short of memory, or behind a slow link",),
 }
 _CHECK_LINK = (
-    "check the network between these two hosts (ping, firewall, routes): both reach the host of the"
-    " lead",
+    "check the network between these two hosts (ping, firewall, routes): both can reach the host"
+    " of the lead",
 )
 _REMEDIES |= dict.fromkeys(("link-silent", "links-cut", "servers-apart"), _CHECK_LINK)
 _SILENCE_S = 3.0
 _RECENT_S = 1.5
 """The journal usually counts rounds once a second. If its last count is older than this, the answer
 gives the age."""
-_NO_WAIT = "nothing is being waited for"
+_NO_WAIT = "waiting for nothing"
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +189,7 @@ def _with_cut_off(explanation: Explanation, state: RunState, now_s: float | None
     """The same explanation, with the pairs of processes that cannot reach each other."""
     now_s = max(state.at_s, state.at_s if now_s is None else now_s)
     cut_off = tuple(
-        f"{state.name_of(worker)} and {server_name(server)} cannot talk to each other, for"
+        f"{state.name_of(worker)} and {server_name(server)} have not reached each other for"
         f" {duration(now_s - since_s)}: {state.name_of(worker)} is excluded until their link works"
         for (worker, server), since_s in sorted(state.cut_off.items())
     )
@@ -336,8 +337,8 @@ def _all_silent(state: RunState, now_s: float) -> Explanation | None:
         rule="an evicted worker that wakes up rejoins by itself, and training continues; if the"
         " links of all of them end and none returns within 5 s, the job ends as failed",
         remedies=(
-            "look at the processes of these workers: if they are stopped, let them go on"
-            " (kill -CONT)",
+            "look at the processes of these workers: if they are stopped, let them continue (kill"
+            " -CONT)",
             f"start another worker: {state.join_hint.text()}",
             "end the job: polyrhythm stop RUN",
         ),
@@ -360,7 +361,8 @@ def explain_silent_lead(suspects: tuple[Suspect, ...], now_s: float, unix_s: flo
         rule=f"a silent lead is suspect after {first.limit}; workers and servers end when it"
         " has sent nothing for --lead-timeout",
         remedies=(
-            f"look at the process of {FIRST_SEAT.name}: if it is stopped, let it go on (kill -CONT)",
+            f"look at the process of {FIRST_SEAT.name}: if it is stopped, let it continue (kill"
+            f" -CONT)",
             "next time give a longer --lead-timeout if the lead's machine pauses that long",
         ),
     )

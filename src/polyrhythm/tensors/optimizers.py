@@ -26,8 +26,7 @@ _HINTS = {
     "Muon": "give the job --kind local, or use AdamW",
 }
 _HINT = (
-    "give the job --kind local, with which the optimizer's steps are made on the worker (under psp"
-    " and with --local-steps, several between two contributions), or use one of"
+    "give the job --kind local, with which each worker makes the optimizer's steps, or use one of"
     f" {', '.join(ELEMENTWISE)}"
 )
 SPARSE_ADAM = "SparseAdam"

@@ -181,8 +181,9 @@ class Table:
         if _is_too_fine(together, _STEP) or (enough and _is_too_fine(found.x, _COARSE)):
             raise DataError(
                 f"{self.path}: the points of rows {self._edges[number]} to"
-                f" {self._edges[number + 1] - 1} differ in digits that float32 does not have, unlike"
-                " those that were looked at first: shuffle the rows of the file, subtract a constant"
+                f" {self._edges[number + 1] - 1} differ in digits that float32 does not have,"
+                f" unlike the first ones that were read: shuffle the rows of the file, subtract a"
+                f" constant"
                 " from the columns, or read it with open_points(..., dtype='float64')"
             )
         return Batch(found.x.astype(np.float32), found.y)

@@ -126,7 +126,9 @@ def _prove(link: Link, hello: Hello, secret: Secret | None, expects: str) -> Non
     try:
         proof = opener.answer(challenge)
     except LinkError as error:
-        raise LinkError(f"a process answered as {link.peer}, but is another one: {error}") from None
+        raise LinkError(
+            f"a process answered as {link.peer}, but it is not that process: {error}"
+        ) from None
     link.send(proof)
 
 

@@ -240,7 +240,7 @@ class Primary:
         if message.indices is None:
             return self.incoming(part, data, message.parts)
         if message.parts is not None or not part.updater.takes_rows:
-            raise LinkError(f"the peer sent rows of slice {message.slice}, which takes no rows")
+            raise LinkError(f"the peer sent rows of slice {message.slice}, which accepts no rows")
         return read_rows(part.held.slice, data, message.indices, part.wire)
 
     def _quantised(

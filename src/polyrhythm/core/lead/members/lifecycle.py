@@ -124,7 +124,7 @@ class Lifecycle:
             return
         if self._routing.spec is None:
             if spec.division not in (None, division):
-                fault = "it is cut into other slices than the lead has said"
+                fault = "its slices differ from those that the lead has chosen"
                 self.refuse(member, _refused("model-unfit", member, fault), now_ns)
                 return
             self._servers.place(spec)

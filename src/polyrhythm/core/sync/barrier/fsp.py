@@ -281,5 +281,5 @@ def _build(job: JobSpec) -> Fsp:
 
 
 FSP = PolicyEntry(
-    "fsp", "rounds last for a time that is given or found by measuring", Fsp.traits, _build
+    "fsp", "the duration of rounds is given, or found by measuring", Fsp.traits, _build
 )
