@@ -333,7 +333,7 @@ def test_a_port_without_a_listener(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         unknown = refused(call(*command, cwd=tmp_path))
         monkeypatch.setenv("POLYRHYTHM_SECRET", "5" * 64)
         line = refused(call(*command, cwd=tmp_path))
-    assert f"no job listens at 127.0.0.1:{port}: it has ended, or the address is another" in unknown
+    assert f"no job listens at 127.0.0.1:{port}: it has ended, or has another address" in unknown
     assert f"could not reach lead at 127.0.0.1:{port}: Connection refused" in line
 
 

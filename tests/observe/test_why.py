@@ -275,4 +275,4 @@ def test_what_has_happened_to_the_cluster_is_shown_until_the_processes_are_back(
 def test_a_node_that_is_taken_away_is_shown() -> None:
     drains = line(5.0, "node-drains", node="10.0.0.3", on_it="worker-1")
     (shown,) = explain(fold([*opened(0, 1), drains])).cluster
-    assert shown == "node 10.0.0.3 is taken away soon; leaving: worker-1"
+    assert shown == "node 10.0.0.3 will be removed soon; leaving: worker-1"

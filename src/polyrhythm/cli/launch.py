@@ -44,7 +44,7 @@ def launch(run: Callable[[], "Result"], *, as_json: bool, verbose: bool = False)
     if result.status == "running" and not as_json:
         name = result.run.name
         tell(
-            f"run {name} goes on on the cluster: 'polyrhythm status {name}' shows it, 'polyrhythm stop"
+            f"run {name} continues on the cluster: 'polyrhythm status {name}' shows it, 'polyrhythm stop"
             f" {name}' ends it"
         )
         return

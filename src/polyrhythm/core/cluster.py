@@ -342,8 +342,8 @@ def node_died(node: str) -> str:
 
 
 _NODE_S = 60.0
-"""If the process died less than this long before its node was found dead, the node is the cause.
-Ray counts a node as dead only when it has not answered for a while."""
+"""A process that died at most this long before its node was found dead has died because of the
+node. Ray counts a node as dead only when it has not answered for a while."""
 
 
 def went_with_node(died_s: float, now_s: float) -> bool:

@@ -211,8 +211,8 @@ class Repeated(Event, frozen=True):
 
 class Rerouted(Event, frozen=True):
     """This server holds its slices as the routes of this epoch require. `version` and `rows`: the
-    steps that every slice contains whose primary this server is. `copied`: per other primary, the
-    steps that every slice copied from it contains."""
+    steps that are in every slice of this primary. `copied`: per other primary, the steps that are
+    in every slice copied from that primary."""
 
     routing: int
     version: int

@@ -120,7 +120,7 @@ class RayProcess:
         return run_process(self._placed(request, folder, code), control, _role(request.role))
 
     def _placed(self, request: ChildRequest, folder: Path, code: bytes) -> ChildRequest:
-        """The request, completed with what only this node knows."""
+        """The request, with the fields that only this node can fill in."""
         copy = ""
         if request.job.path:
             original = Path(request.job.path)

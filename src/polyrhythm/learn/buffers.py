@@ -52,7 +52,7 @@ def sharing_of(
 
 def asked_for(model: torch.nn.Module, spec: ModelSpec) -> list[str]:
     """The buffers that are averaged although they are not running statistics, because the user's
-    code says so."""
+    code asks for it."""
     usual = sharing_of(model, dict(model.named_buffers()), None)
     return [
         each.name for each in spec.tensors if each.sharing == MEAN != usual.get(each.name, MEAN)

@@ -197,7 +197,7 @@ class JoinedArrays(Dataset[Any]):
             found = " and ".join(map(str, lengths)) or "no tensors"
             raise UsageError(
                 "tensors in a tuple or a list are indexed together, so they must have the same"
-                f" length, but their lengths are {found}; give a list of points as a torch Dataset"
+                f" length, but found {found}; give a list of points as a torch Dataset"
             )
 
     def __len__(self) -> int:

@@ -189,7 +189,8 @@ class MeanOverRounds:
 
 @dataclass(slots=True)
 class MedianOverRounds:
-    """An approximate median: each line of the journal has only the median of its own rounds."""
+    """An approximate median: each line of the journal has only the median of the rounds that it
+    covers."""
 
     _lines: list[tuple[float, int]] = field(default_factory=list)
 

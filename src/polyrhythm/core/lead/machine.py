@@ -460,8 +460,7 @@ class LeadMachine:
         self._ending.on_rerouted(self._mode.done, now_ns)
 
     def _secured(self, member: Member) -> int:
-        """The last contribution of a member that every slice and every copy of the slice
-        contain."""
+        """The last contribution of a member that is in every slice and in every copy of a slice."""
         return self._contributions.secured(*member.key, self._rounds.folded)
 
     def _recount(

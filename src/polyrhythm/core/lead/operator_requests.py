@@ -4,9 +4,9 @@ A signal or an operator can request a stop. An operator can also request a check
 code or a page of its journal. An operator or a server can request that the server is drained.
 
 *A stop shuts the job down cleanly: every worker leaves its loop with the final parameters. The stop
-ends the job at once if the request says so, before round 1, or if no member is left. If the engine
-requests the end because the job cannot continue, the job has failed, even after round 1 has opened.
-If only the model is left to save and it cannot be written, a stop gives up the model.*
+ends the job at once if the request asks for that, before round 1, or if no member is left. If the
+engine requests the end because the job cannot continue, the job has failed, even after round 1 has
+opened. If only the model is left to save and it cannot be written, a stop gives up the model.*
 """
 
 from collections.abc import Callable

@@ -436,7 +436,7 @@ class HeldSlices(Generic[Held]):
         """Set the round in which later contributions count, after a change of the slices."""
 
     def _least(self) -> tuple[int, tuple[Row, ...]]:
-        """What all slices contain whose primary this server is: the version, and per member the
+        """The contents of all slices whose primary this server is: the version, and per member the
         last contribution."""
         version = min((held.stamp.number for held in self._primaries), default=0)
         rows = []

@@ -138,7 +138,7 @@ class ServerState:
         self.out.append(Send(LEAD, message))
 
     def report(self, worker: int, incarnation: int, sequence: int, round_: int) -> None:
-        """Tell the lead that all slices whose primary this server is contain a contribution."""
+        """Tell the lead that a contribution is in all slices whose primary this server is."""
         arrived = m.Arrived(
             term=self.seat.term,
             view=self.view,

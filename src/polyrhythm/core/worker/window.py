@@ -109,8 +109,8 @@ class Window:
         self.batches = 0
         """The number of batches since the last step."""
         self.batch_points = 0.0
-        """The number of points in the batches since the last step. If no batch has followed the
-        last step, the points of that step, because another step may be made with them."""
+        """The number of points in the batches since the last step. Without such a batch: the points
+        of the last step, because another step may be made with them."""
         self.last_batch = 0
         """The number of points in the last batch."""
         self._several = several

@@ -2,8 +2,7 @@
 
 *There is exactly one evaluator as long as any member takes part. At first it is the member with the
 lowest number. When it leaves, dies or is evicted, the remaining member with the lowest number takes
-over. A former evaluator that comes back does not become the evaluator again* (decision 061), unless
-the present one is gone and it is chosen.
+over. A former evaluator that comes back does not replace the present one* (decision 061).
 """
 
 import msgspec

@@ -405,8 +405,8 @@ class JobProgress:
                 line["workers"][worker]["passes"] = passes
 
     def _concluded(self, goal: Reason, now_ns: int) -> Reason:
-        """The reason with which the job ends at this goal. First check a last time whether the job
-        learns."""
+        """The reason with which the job ends at this goal. Before that, a last check decides
+        whether the job learns."""
         self._conclude(now_ns)
         return self.judged(goal)
 

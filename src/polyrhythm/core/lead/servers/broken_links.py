@@ -15,7 +15,7 @@ the one with more broken links counts as lost; if both have equally many, the on
 number.*
 
 *The lead's own server never counts as lost, nor does a server with the only copy of a slice. In
-these cases the job waits for the link, and `polyrhythm why` says so.*
+these cases the job waits for the link, and `polyrhythm why` names it.*
 """
 
 from collections.abc import Callable, Collection

@@ -278,8 +278,8 @@ class RoutingTable(msgspec.Struct):
 
     def _since(self, pair: tuple[int, int], slices: frozenset[int]) -> int:
         """The epoch since which this learner has copied all of these slices. If it copied fewer
-        slices until now, that is the current epoch: earlier reports of the learner do not cover all
-        of them."""
+        slices until now, this is the current epoch, because its earlier reports do not cover all of
+        them."""
         since, before = self._copying.get(pair, (self.epoch, frozenset[int]()))
         return since if slices <= before else self.epoch
 

@@ -57,10 +57,10 @@ class Lateness(msgspec.Struct):
     """Semi-centralised coordination (FSP §5.2): late workers stop earlier, so that all arrive
     together.
 
-    Every worker runs the interval on its own timer, shortened by the mean lateness of its
-    contributions, but never to less than half of the interval. Lateness is computed relative to the
-    unshortened interval. Otherwise the correction would reduce its own input, and half of the delay
-    would remain.
+    Every worker measures the interval with its own timer. The interval is shortened by the mean
+    lateness of the worker's contributions, but never to less than half. Lateness is computed
+    relative to the unshortened interval. Otherwise the correction would reduce its own input, and
+    half of the delay would remain.
 
     The first measurement of a worker is dropped when the second one comes, because a process's
     first step takes many times as long as its others. The time to evaluate the probe sample does
