@@ -42,9 +42,9 @@ class JobSteps:
         """The steps of the job between the last two counts from the lead. The estimate adds at most
         this many."""
         self._growth = (1.0, 1.0)
-        """Between each two counts from the lead: the job's steps per step of this worker. The
-        estimate uses the lowest of these values, and at most 1, because a scheduler cannot go
-        back."""
+        """The measured numbers of job steps per step of this worker, one for each time between two
+        counts from the lead. The estimate uses the lowest of them, and at most 1, because a
+        scheduler cannot go back."""
 
     def on_step(self, whole: float) -> None:
         """Note a step of the loop. `whole`: its size as a share of a whole batch."""

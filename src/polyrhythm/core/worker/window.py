@@ -73,7 +73,7 @@ class _Work(msgspec.Struct):
     left_out: int = 0
     left_out_points: float = 0.0
     not_made: int = 0
-    """For how many left out steps the training loop has not called `optimizer.step`."""
+    """The number of left out steps for which the training loop has not called `optimizer.step`."""
     why: NotFinite | None = None
     """Why the last left out step was left out."""
     gathered: float = 0.0

@@ -255,8 +255,8 @@ class Migration:
         copies_nbytes: int | None = None,
     ) -> None:
         """`choice`: how chunks move. `copies_nbytes`: the most bytes of a worker's inactive copies.
-        None: they may have as many points as a worker's first share. *With kind statistics there
-        are no copies, because the memory of the points must always be sent.*"""
+        None: the copies may have as many points as a worker's first share. *With kind statistics
+        there are no copies, because the memory of the points must always be sent.*"""
         self._state = state
         self._plan = plan
         self.choice = choice

@@ -31,8 +31,8 @@ class Removals(msgspec.Struct):
     _leaving: set[Holder] = set()
     """The members that were removed since the last fold was ordered."""
     _telling: set[Holder] = set()
-    """The removed members that the last view sent to the servers lacks. They are kept until every
-    server knows this view."""
+    """The removed members that are missing in the last view sent to the servers. They are kept
+    until every server knows this view."""
     _evicted: dict[int, int] = {}
     """Per evicted worker that may rejoin, its incarnation at the eviction."""
     _links_until_ns: dict[int, int] = {}

@@ -134,8 +134,8 @@ class Bsp(msgspec.Struct):
     def fold_without_missing(
         self, decision: Decision, code: str, since_ns: int, now_ns: int
     ) -> Decision:
-        """Fold without the missing members, which have been awaited since `since_ns`, if any member
-        has arrived.
+        """Fold without the missing members, if any member has arrived. The others have waited for
+        them since `since_ns`.
 
         `decision` is the present decision of this barrier. The fold also releases the workers that
         `decision` releases.
