@@ -52,7 +52,7 @@ def test_a_job_that_begins_with_few_workers_asks_for_all_of_them() -> None:
         ({"engine": RAY, "host": "10.0.0.1"}, "--host and --engine ray contradict each other"),
         (
             {"engine": RAY, "checkpoint_every": "60s"},
-            "servers on several hosts need a store that all of them reach",
+            "servers on several hosts need a store that all of them can reach",
         ),
     ],
 )

@@ -68,8 +68,8 @@ def test_a_wrong_option_is_named_in_one_line(
         (
             {"hidden": 16},
             "mine.py: DEFAULTS has no key 'hidden', because its keys are options of 'polyrhythm"
-            " train'; an option of your own is DEFAULTS = {\"set\": {'hidden': 16}}, or --set"
-            " hidden=16, and worker.options['hidden'] reads it",
+            " train'; give your own option as DEFAULTS = {\"set\": {'hidden': 16}} or --set"
+            " hidden=16, and read it from worker.options['hidden']",
         ),
         ({"servers": "4"}, "mine.py: DEFAULTS: servers is '4': it must be of type int"),
         (
@@ -126,7 +126,9 @@ def test_a_function_that_does_not_take_a_worker_is_refused(tmp_path: Path, wrong
 def test_a_job_that_does_not_exist_is_refused(tmp_path: Path) -> None:
     with pytest.raises(pr.errors.UsageError, match="there is no job 'digit'"):
         pr.train("digit", runs_dir=tmp_path)
-    with pytest.raises(pr.errors.UsageError, match="main is 3, which is no job: give a function"):
+    with pytest.raises(
+        pr.errors.UsageError, match="main is 3, which is not a job: give a function"
+    ):
         pr.train(3, runs_dir=tmp_path)  # type: ignore[arg-type]
 
 

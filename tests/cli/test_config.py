@@ -91,7 +91,7 @@ def test_show_config_prints_a_table(call: Call) -> None:
         ("worker = 2\n", "polyrhythm.toml: there is no setting 'worker'; the nearest is 'workers'"),
         ("local_step = 2\n", "there is no setting 'local_step'; the nearest is 'local-steps'"),
         ("show-config = true\n", "there is no setting 'show-config'"),
-        ("hidden = 16\n", "no setting 'hidden'; options of your own belong in its table [set]"),
+        ("hidden = 16\n", "no setting 'hidden'; your own options belong in its table [set]"),
         ("workers = 2.5\n", "polyrhythm.toml: 'workers' is wrong: "),
         ("epochs = 2.5\n", "polyrhythm.toml: 'epochs' is '2.5': give a whole number"),
         ("workers = \n", "polyrhythm.toml is not TOML: "),

@@ -108,7 +108,7 @@ def test_a_wrong_secret_is_reported_in_one_line(call: Call, lead: Lead) -> None:
     lead.secret.write_text("x" * 32)
     for command in ("status", "why", "story", "checkpoint", "stop"):
         said = one_line(by_address(call, lead, command))
-        assert "does not know the secret that was given here" in said and "\n" not in said
+        assert "does not know this secret" in said and "\n" not in said
 
 
 def test_an_unknown_secret_is_reported_in_one_line(

@@ -181,7 +181,7 @@ def test_flags_of_checkpoints_are_checked_with_one_line(tmp_path: Path) -> None:
         (("--store", "ftp://host/x"), "a store is a folder"),
         (
             ("--checkpoint-every", "5s", "--local-servers", 1, "--servers", 2),
-            "servers on several hosts need a store that all of them reach",
+            "servers on several hosts need a store that all of them can reach",
         ),
     ):
         done = call(*base, *flags, cwd=tmp_path)

@@ -333,7 +333,7 @@ def test_a_port_without_a_listener(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         unknown = refused(call(*command, cwd=tmp_path))
         monkeypatch.setenv("POLYRHYTHM_SECRET", "5" * 64)
         line = refused(call(*command, cwd=tmp_path))
-    assert f"no job listens at 127.0.0.1:{port}: it has ended, or the address is another" in unknown
+    assert f"no job listens at 127.0.0.1:{port}: it has ended, or has another address" in unknown
     assert f"could not reach lead at 127.0.0.1:{port}: Connection refused" in line
 
 
@@ -348,7 +348,10 @@ def test_a_name_that_is_taken_is_refused(running: Command) -> None:
 
 def test_another_jobs_identifier_is_refused(running: Command) -> None:
     line = refused(join(running, "--name", "lost", "--job", "that-other-one"))
-    assert "a process answered as lead, but is another one: the process at this address" in line
+    assert (
+        "a process answered as lead, but it is not that process: the process at this address"
+        in line
+    )
     assert "belongs to another job" in line
 
 

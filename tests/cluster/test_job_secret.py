@@ -166,7 +166,7 @@ def test_without_a_secret_the_command_says_where_to_find_it(job: Command, tmp_pa
 
 def test_a_wrong_secret_is_reported_on_one_line(job: Command) -> None:
     line = one_line(joining(job, POLYRHYTHM_SECRET="f" * 64))
-    assert "does not know the secret that was given here" in line
+    assert "does not know this secret" in line
     assert "f" * 16 not in line
 
 
@@ -177,8 +177,8 @@ def test_a_wrong_secret_is_reported_on_one_line(job: Command) -> None:
         (0o640, "a" * 64, "can be read or changed by other users"),
         (0o600, "", "is empty"),
         (0o600, "\n", "is empty"),
-        (0o600, "short", "holds no secret"),
-        (0o600, "two\nlines" * 8, "holds no secret"),
+        (0o600, "short", "does not contain the secret"),
+        (0o600, "two\nlines" * 8, "does not contain the secret"),
         (0o600, None, "cannot read the secret file"),
     ],
 )
@@ -351,7 +351,7 @@ def test_a_worker_sends_nothing_to_another_users_process_that_took_the_port(
         squatter.stdin.flush()
         secret = job.run_dir / "secret"
         done = run("worker", "--connect", f"{HOST}:{port}", "--secret-file", secret, cwd=tmp_path)
-        assert "does not know the secret that was given here" in one_line(done)
+        assert "does not know this secret" in one_line(done)
         hello_nbytes, then_nbytes = map(int, squatter.stdout.readline().split())
         assert hello_nbytes > 0 and then_nbytes == 0
     finally:

@@ -149,4 +149,4 @@ def test_without_the_flag_data_sets_of_different_lengths_are_refused(tmp_path: P
         *("train", JOB, "--updater", "addition", "--workers", WORKERS, "--epochs", 1),
         cwd=tmp_path,
     )
-    assert "if every worker has a data set of its own, give --data-private" in done.stderr
+    assert "if every worker has its own data set, give --data-private" in done.stderr

@@ -46,7 +46,7 @@ def test_a_detached_job_goes_on_without_its_command_until_it_is_stopped(
 ) -> None:
     ended = detach(ray_cluster, tmp_path, "--workers", 1, "--servers", 1)
     assert ended.returncode == 0, ended.stderr
-    assert "run detached goes on on the cluster: 'polyrhythm status detached'" in ended.stdout
+    assert "run detached continues on the cluster: 'polyrhythm status detached'" in ended.stdout
     folder = tmp_path / "runs" / "detached"
     trains(folder)
     assert load_run(folder).word == "running"

@@ -108,7 +108,7 @@ def test_a_worker_that_joins_decides_by_itself_whether_it_shares(tmp_path: Path)
         (("--share-data", "--data-private", "--sync", "bsp"), "give --migrate full"),
         (
             ("--data-private", "--sync", "fsp", "--migrate", "full"),
-            "without that flag no points leave their worker",
+            "without it no points leave their worker",
         ),
     ],
 )

@@ -83,7 +83,7 @@ def test_a_secret_that_is_too_short_ends_the_command_before_it_starts_a_process(
 ) -> None:
     monkeypatch.setenv("POLYRHYTHM_SECRET", "short")
     done = call("train", "digits", "--name", "run", "--quiet", cwd=tmp_path)
-    assert done.returncode == 2 and "$POLYRHYTHM_SECRET holds no secret" in done.stderr
+    assert done.returncode == 2 and "$POLYRHYTHM_SECRET does not contain the secret" in done.stderr
     assert not (tmp_path / "runs").exists()
 
 

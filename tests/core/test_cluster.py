@@ -295,7 +295,7 @@ def test_a_dead_node_is_one_sentence_with_what_was_on_it() -> None:
 def test_a_node_that_is_taken_away_is_announced() -> None:
     drains = node_drains("10.0.0.3", ["worker-1", "s1"], None, store=False)
     assert [in_words(each) for each in drains] == [
-        "node 10.0.0.3 is taken away soon; leaving: worker-1, s1"
+        "node 10.0.0.3 will be removed soon; leaving: worker-1, s1"
     ]
 
 
@@ -309,7 +309,7 @@ def test_a_node_that_is_taken_away_is_announced() -> None:
 def test_the_lead_cannot_leave_a_node_that_is_taken_away(store: bool, says: str) -> None:
     lines = list(node_drains("10.0.0.3", ["s0", "worker-1"], "s0", store=store))
     assert in_words(lines[0]).endswith("leaving: worker-1")
-    assert "the lead runs in s0 on it, and cannot move" in in_words(lines[1])
+    assert "the lead runs there, in s0, and cannot move" in in_words(lines[1])
     assert says in in_words(lines[1])
     (alone,) = node_drains("10.0.0.3", ["s0"], "s0", store=store)
     assert alone == lines[1], "nothing leaves but the lead"

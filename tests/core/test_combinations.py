@@ -157,8 +157,8 @@ EXAMPLES: tuple[tuple[dict[str, Any], str], ...] = (
     ),
     (
         {"share_data": True, "migrate": "full"},
-        "it needs --data-private: in this job every worker can read the whole data set, so no"
-        " worker has points of its own to share",
+        "it needs --data-private: in this job every worker can read the whole data set, so"
+        " no worker has private points to share",
     ),
     (
         {"share_data": True, "data_private": True, "migrate": "off"},

@@ -71,7 +71,7 @@ def test_workers_whose_machine_is_taken_away_leave_and_are_started_elsewhere(
     assert "worker-0 was started again" in said
     notes = [told.note for _, told in host.told if told.note is not None]
     assert [note.fields["detail"] for note in notes if note.what == "respawn"] == [
-        "its machine is taken away"
+        "its machine will be removed"
     ]
 
 

@@ -278,7 +278,9 @@ def test_an_iterator_of_ray_gives_each_worker_its_own_share() -> None:
 
 
 def test_what_ray_does_itself_is_refused_and_a_cluster_is_needed() -> None:
-    with pytest.raises(UsageError, match="num_workers and sampler are not for a ray.data.Dataset"):
+    with pytest.raises(
+        UsageError, match="num_workers and sampler cannot be used with a ray.data.Dataset"
+    ):
         train(lambda worker: worker.batches(SetOfRay(), batch_size=10, num_workers=2), rounds=1)
     pytest.importorskip("ray")
     with pytest.raises(UsageError, match="does not run on a Ray cluster: use --engine ray"):

@@ -23,8 +23,8 @@ def plain(model: torch.nn.Module) -> torch.optim.Optimizer:
     [
         (lambda w, m, o: w.batches((INPUTS, TARGETS), "8"), "batch_size is '8': give a whole"),
         (lambda w, m, o: w.batches((INPUTS, TARGETS)), "needs a batch_size"),
-        (lambda w, m, o: w.batches((INPUTS, TARGETS[:3]), 8), "and there are 32 and 3"),
-        (lambda w, m, o: w.batches((), 8), "and there are no tensors"),
+        (lambda w, m, o: w.batches((INPUTS, TARGETS[:3]), 8), "but found 32 and 3"),
+        (lambda w, m, o: w.batches((), 8), "but found no tensors"),
         (lambda w, m, o: o.step(m(INPUTS).mean()), "give a loss as optimizer.step(objective=loss)"),
         (
             lambda w, m, o: o.step(objective=m(INPUTS)),

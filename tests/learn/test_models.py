@@ -253,8 +253,6 @@ def test_a_model_that_makes_no_steps_is_named(monkeypatch: pytest.MonkeyPatch) -
             optimizers["critic"].step(points=1)
 
     job = JobSpec(job="gan", workers=1, servers=1, rounds=200, heartbeat_s=20.0)
-    words = (
-        "the first 101 steps of worker-0 follow no order that repeats, and none is a step of gen"
-    )
+    words = "the first 101 steps of worker-0 have no repeating order, and none is a step of gen"
     with pytest.raises(PolyrhythmError, match=words):
         run_inline(job, main, timeout_s=60)

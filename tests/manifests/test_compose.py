@@ -92,8 +92,8 @@ def test_the_lead_is_started_again_only_if_the_job_can_continue(call: Call) -> N
         (["--host", "10.0.0.1"], "has no --host"),
         (["--resources-per-server", "CPU=2"], "all servers are in one container"),
         (["--resources-per-worker", "zone=eu"], "runs on one machine"),
-        (["--resources-per-worker", "GPU=0.5"], "whole ones of GPU"),
-        (["--resources-per-worker", "licence=1"], "Docker Compose knows CPU"),
+        (["--resources-per-worker", "GPU=0.5"], "whole numbers of GPU"),
+        (["--resources-per-worker", "licence=1"], "Docker Compose knows only CPU"),
         (["--devices", "cuda:0,cuda:1"], "has no list of --devices"),
     ],
 )

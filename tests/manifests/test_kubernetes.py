@@ -201,7 +201,7 @@ def test_resources_and_labels_of_workers(call: Call) -> None:
         (["--outer", "nesterov", "--kind", "gradient"], "--outer needs"),
         (["--name", "My_Job"], "--name 'My_Job' cannot be used in a manifest"),
         (["--checkpoint-every", "60s"], "servers on several hosts need a store that all of them"),
-        (["--resources-per-worker", "GPU=0.5"], "Kubernetes gives only whole ones of GPU"),
+        (["--resources-per-worker", "GPU=0.5"], "Kubernetes accepts only whole numbers of GPU"),
         (["--resources-per-worker", "licence=1"], "such as example.com/licence"),
         (["--resources-per-worker", "9:GPU=1"], "is for 9 processes"),
         (["--resources-per-server", "1:CPU=4"], "leave the number of servers out"),

@@ -67,7 +67,7 @@ def test_without_checkpoints_the_job_ends_when_its_time_is_over(call: Call) -> N
     ("flags", "says"),
     [
         (["--resources-per-worker", "1:GPU=1"], "is for all workers under Slurm"),
-        (["--resources-per-worker", "CPU=1.5"], "Slurm gives only whole ones of CPU"),
+        (["--resources-per-worker", "CPU=1.5"], "Slurm accepts only whole numbers of CPU"),
         (["--resources-per-worker", "licence=1"], "Slurm knows CPU, GPU and memory"),
         (["--resources-per-worker", "zone=eu"], "choose nodes by flags of sbatch"),
         (["--resources-per-server", "CPU=2"], "servers run on the first node"),

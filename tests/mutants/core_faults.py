@@ -105,7 +105,7 @@ CORE: tuple[Mutant, ...] = (
     ),
     mutant(
         "half-of-the-workers-are-most",
-        "A server is lost because half of the workers cannot talk to it.",
+        "A server is lost because half of the workers cannot reach it.",
         "core:judge",
         "2 * len(cut) > workers",
         "2 * len(cut) >= workers",

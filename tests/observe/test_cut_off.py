@@ -23,8 +23,8 @@ def run(*lines: Line) -> RunState:
 def test_why_names_the_pair_and_since_when() -> None:
     said = in_sentences(explain(run(*CUT_OFF), 31.0))
     assert said[:2] == [
-        "nothing is being waited for: round 9, 1 worker at work",
-        "cut off: worker-1 and s1 cannot talk to each other, for 15.0 s: worker-1 is excluded until"
+        "waiting for nothing: round 9, 1 worker at work",
+        "cut off: worker-1 and s1 have not reached each other for 15.0 s: worker-1 is excluded until"
         " their link works",
     ]
     assert any("check the network between these two hosts" in text for text in said)
@@ -32,7 +32,7 @@ def test_why_names_the_pair_and_since_when() -> None:
 
 def test_a_link_that_works_again_is_forgotten() -> None:
     said = in_sentences(explain(run(*CUT_OFF, WORKS, rounds(41.0, 10, {"1": totals(1)})), 41.0))
-    assert said == ["nothing is being waited for: round 10, 2 workers at work"]
+    assert said == ["waiting for nothing: round 10, 2 workers at work"]
 
 
 def test_a_worker_that_has_left_or_a_lost_server_is_forgotten() -> None:
@@ -46,8 +46,8 @@ def test_why_explains_a_wait_for_a_link() -> None:
     wait = line(20.0, "waiting", reason="link-silent", fields=fields, since_s=3.0, until_s=None)
     said = in_sentences(explain(run(wait), 20.0))
     assert said[:2] == [
-        "worker-1 and s1 cannot talk to each other: nothing comes over their link, although both"
-        " reach the lead",
+        "worker-1 and s1 cannot reach each other: nothing comes over their link, although both"
+        " can reach the lead",
         "missing: s1",
     ]
     assert "since: 3.0 s ago, at 17.0 s" in said
@@ -58,10 +58,10 @@ def test_the_story_tells_who_was_excluded_and_came_back() -> None:
     said = list(tell([*opened(0, 1), *CUT_OFF[:4], CUT_OFF[3], WORKS]))[begun:]
     assert said == [
         "  20.0 s  worker-1 is excluded: nothing has come over the link between worker-1 and s1 for"
-        " 4.0 s, although both reach the lead; 1 goes on without it",
+        " 4.0 s, although both can reach the lead; 1 goes on without it",
         "  20.5 s  worker-1 comes back when its link to s1 works",
         "  30.5 s  worker-1 cannot connect to s1, and tries again: timed out",
-        "  40.0 s  worker-1 and s1 can talk to each other again, after 24.0 s: worker-1 is back",
+        "  40.0 s  worker-1 and s1 can reach each other again, after 24.0 s: worker-1 is back",
     ]
 
 

@@ -132,7 +132,7 @@ LOWER = "a lower rate (such as --set rate=0.03)"
         (
             "stalled",
             {"sync": "asp"},
-            ["another rate (it is 0.1), higher or lower", "other data, after a look at the labels"],
+            ["another rate (it is 0.1), higher or lower", "other data (check the labels first)"],
         ),
     ],
 )
@@ -259,7 +259,7 @@ def test_why_tells_of_learning_beside_of_waiting() -> None:
     state = begun(learning(4.0, "rising", **RISING), **SGD)
     explanation = explain(state, job=job(sync="asp"))
     said = in_sentences(explanation)
-    assert said[0].startswith("nothing is being waited for")
+    assert said[0].startswith("waiting for nothing")
     assert said[1] == "learning: the objective rises: 2.1 in pass 5, 0.4 in pass 3"
     assert said[2].startswith("you can: try a lower rate")
     assert "or: try less momentum (it is 0.9)" in said

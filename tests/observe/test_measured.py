@@ -119,7 +119,7 @@ def test_rounds_that_wait_for_links_name_the_slowest() -> None:
 @pytest.mark.parametrize("seconds", [0.5, None])
 def test_links_that_are_not_the_limit_are_not_named(seconds: float | None) -> None:
     said = asked(working(seconds))
-    assert said[0].startswith("nothing is being waited for")
+    assert said[0].startswith("waiting for nothing")
     assert not any(each.startswith("link: ") for each in said)
 
 

@@ -55,7 +55,7 @@ def test_what_a_policy_tunes_again_and_again_is_left_to_the_story(tmp_path: Path
     blind = line(3.0, "policy", reason="interval-blind", fields={"interval_ms": 45.0})
     lines = [*opened(0, 1), raised, blind]
     text = shown(write(tmp_path / "journal.jsonl", lines))
-    assert "the interval is raised" not in text and "as long as there is no objective" in text
+    assert "the interval is raised" not in text and "while there is no objective" in text
     told = "\n".join(tell(lines))
     assert "   2.0 s  the interval is raised to 45.0 ms" in told
 

@@ -80,14 +80,14 @@ def test_an_unknown_reason_is_shown_with_its_code_and_fields() -> None:
 
 def test_nothing_is_waited_for() -> None:
     state = fold([*opened(0, 1), rounds(3.0, 7)])
-    assert explain(state, 3.5).what == "nothing is being waited for: round 7, 2 workers at work"
+    assert explain(state, 3.5).what == "waiting for nothing: round 7, 2 workers at work"
     assert explain(fold([]), 0.0).what == "round 1 has not opened yet; 0 workers joined so far"
 
 
 def test_a_count_of_rounds_that_is_not_recent_says_how_old_it_is() -> None:
     state = fold([*opened(0, 1), rounds(3.0, 7)])
     assert explain(state, 5.5).what == (
-        "nothing is being waited for: round 7 (2.5 s ago), 2 workers at work"
+        "waiting for nothing: round 7 (2.5 s ago), 2 workers at work"
     )
 
 
@@ -96,7 +96,7 @@ def test_a_worker_that_has_joined_is_at_work_when_it_has_contributed() -> None:
     both = {"0": totals(5), "1": totals(5)}
     lines = [*opened(0, 1), rounds(2.0, 5, both), joined(2.1, 2)]
     assert explain(fold(lines), 2.2).what == (
-        "nothing is being waited for: round 5, 2 workers at work; worker-2 has joined, and has not"
+        "waiting for nothing: round 5, 2 workers at work; worker-2 has joined, and has not"
         " contributed yet"
     )
     lines.append(rounds(3.0, 6, {"0": totals(6), "1": totals(6), "2": totals(1)}))
@@ -202,7 +202,7 @@ def test_a_worker_that_died_is_named_while_the_others_go_on() -> None:
     lines = [way, *opened(0, 1, 2), rounds(2.0, 1), died, done, rounds(6.5, 2)]
     said = in_sentences(explain(fold(lines), now_s=7.0))
     assert said == [
-        "nothing is being waited for: round 2, 1 worker at work",
+        "waiting for nothing: round 2, 1 worker at work",
         "gone: worker-1 (died at 5.0 s): its link ended",
         "you can: start another worker in its place: polyrhythm worker --connect 127.0.0.1:7000",
     ]
@@ -275,4 +275,4 @@ def test_what_has_happened_to_the_cluster_is_shown_until_the_processes_are_back(
 def test_a_node_that_is_taken_away_is_shown() -> None:
     drains = line(5.0, "node-drains", node="10.0.0.3", on_it="worker-1")
     (shown,) = explain(fold([*opened(0, 1), drains])).cluster
-    assert shown == "node 10.0.0.3 is taken away soon; leaving: worker-1"
+    assert shown == "node 10.0.0.3 will be removed soon; leaving: worker-1"

@@ -1,4 +1,4 @@
-"""Nothing passes between a worker and a server, or between two servers, although both reach the
+"""Nothing passes between a worker and a server, or between two servers, although both can reach the
 lead."""
 
 import random

@@ -431,5 +431,5 @@ def test_without_rounds_every_change_has_its_share_of_the_members() -> None:
 @pytest.mark.parametrize("outer", ["off", "nesterov:lr=0.7,momentum=0.9"])
 def test_servers_take_no_single_rows_of_changes(outer: str) -> None:
     stores = Stores("SparseAdam", kind="local", outer=outer)
-    with pytest.raises(LinkError, match="takes no rows"):
+    with pytest.raises(LinkError, match="accepts no rows"):
         stores.give(0, 1, Rows(torch.tensor([1]), torch.ones(1, WIDTH)), 1.0)

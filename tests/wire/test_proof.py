@@ -53,7 +53,7 @@ def test_the_hello_is_not_handed_out_before_the_proof() -> None:
 def test_an_acceptor_that_does_not_know_the_secret_gets_no_proof() -> None:
     """A process that took the port of a dead server does not know the secret. It could forward the
     opener's proof to a live server, so the opener must send it none."""
-    with pytest.raises(LinkError, match="does not know the secret"):
+    with pytest.raises(LinkError, match="does not know this secret"):
         Opener(SECRET, WORKER).answer(challenge_to(far(OTHER), WORKER))
 
 
@@ -118,7 +118,7 @@ def test_a_proof_is_valid_only_for_the_role_in_which_it_was_made() -> None:
 @pytest.mark.parametrize("change", [{"nonce": b"y" * NONCE_NBYTES}, {"name": "s2"}, {"job": "k"}])
 def test_a_challenge_that_was_changed_on_its_way_is_refused(change: dict[str, Any]) -> None:
     challenge = msgspec.structs.replace(challenge_to(far(), WORKER), **change)
-    with pytest.raises(LinkError, match="does not know the secret"):
+    with pytest.raises(LinkError, match="does not know this secret"):
         Opener(SECRET, WORKER).answer(challenge)
 
 

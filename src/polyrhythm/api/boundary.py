@@ -1,5 +1,5 @@
-"""Where errors leave polyrhythm for the user's program: their tracebacks end here, at the call that
-the user wrote."""
+"""The boundary where errors leave polyrhythm for the user's program. Their tracebacks end here, at
+the call that the user wrote."""
 
 import functools
 import os
@@ -13,9 +13,9 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def public(function: Function) -> Function:
-    """A decorator for a function that users call: the traceback of an error of `polyrhythm.errors` has
-    no frames inside polyrhythm, except that of this decorator. `debug=True`, or the variable
-    POLYRHYTHM_DEBUG, keeps them all."""
+    """A decorator for a function that users call. It removes all other frames inside polyrhythm
+    from the traceback of an error of `polyrhythm.errors`. `debug=True`, or the variable
+    POLYRHYTHM_DEBUG, keeps them."""
 
     @functools.wraps(function)
     def call(*given: Any, **keywords: Any) -> Any:

@@ -1,5 +1,5 @@
-"""Checks a job before any process is started: its settings together, its checkpoints and its store.
-Each failure is one line of output.
+"""Checks a job before any process is started: the combination of its settings, its checkpoints and
+its store. Each failure is one line of output.
 
 The modules of stores are imported only if the user gives a store, so that a command without one can
 begin at once.
@@ -59,8 +59,8 @@ def check_sharing(spec: JobSpec, workers_here: int) -> None:
     travels = spec.data_private and spec.migrate in DELIVERING
     if travels and not spec.share_data and workers_here == spec.workers:
         raise UsageError(
-            f"--migrate {spec.migrate} needs --share-data when --data-private is set: without that"
-            " flag no points leave their worker; give it, or leave --migrate out"
+            f"--migrate {spec.migrate} needs --share-data when --data-private is set: without it"
+            f" no points leave their worker; add --share-data, or leave --migrate out"
         )
 
 
@@ -115,7 +115,7 @@ def check_checkpoints(spec: JobSpec, store: str | None, here: Here, *, apart: bo
     wanted = store is not None or spec.checkpoint_every
     if wanted and (apart or here.servers < spec.servers) and kind == "folder":
         raise UsageError(
-            "servers on several hosts need a store that all of them reach: give"
+            "servers on several hosts need a store that all of them can reach: give"
             " --store s3://BUCKET/PATH, gs://BUCKET/PATH or az://CONTAINER/PATH"
         )
 
@@ -160,8 +160,9 @@ def continued(spec: JobSpec, store: str, checkpoint: "Checkpoint") -> JobSpec:
 
 
 def in_run_folder(spec: JobSpec, here: Here, run_dir: Path) -> JobSpec:
-    """Return the job with the folder of the run as its store if the user gave none. If some servers
-    run on other hosts, the job has no store, because those servers cannot reach the folder."""
+    """Return the job with the folder of the run as its store, if the user gave no store. If some
+    servers run on other hosts, the job has no store, because those servers cannot reach the
+    folder."""
     if spec.store or here.servers < spec.servers:
         return spec
     return msgspec.structs.replace(spec, store=str(run_dir.resolve()))

@@ -22,10 +22,11 @@ class Remote(Protocol):
         """Called when the lead listens, with its address and with the folder of the run."""
 
     def evaluated(self, metrics: Mapping[str, float]) -> None:
-        """Called after each evaluation, with the last value of every metric and how far the job is."""
+        """Called after each evaluation, with the last value of every metric and the progress of the
+        job."""
 
     def wanted(self) -> Wanted:
-        """Whether to stop the job."""
+        """Returns whether to stop the job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,7 @@ class Code:
     defaults: dict[str, Any] = field(default_factory=dict)
     """The DEFAULTS of the job's module."""
     main: PackedMain | None = None
-    """The function that workers run, if the code of the job is a function and not a file."""
+    """The function that workers run, if the code of the job is a function instead of a file."""
     served: bool = False
     """Whether the job has no code, because its workers are processes that users start
     (`polyrhythm.serve`)."""
@@ -59,7 +60,8 @@ def find_code(main: Callable[[Any], None] | str | Path | Code) -> Code:
         return _find_by_name(str(main))
     if not callable(main):
         raise UsageError(
-            f"main is {main!r}, which is no job: give a function main(worker), a FILE.py or a job's"
+            f"main is {main!r}, which is not a job: give a function main(worker), a FILE.py or a"
+            f" job's"
             " name"
         )
     _check_parameters(main)
@@ -93,7 +95,7 @@ def _find_by_name(job: str) -> Code:
 
 
 def _origin(main: Callable[[Any], None]) -> str:
-    """Where a function is from: the name of its file, or `python` if it is from a notebook or a
+    """The origin of a function: the name of its file, or `python` if it is from a notebook or a
     prompt."""
     code = getattr(main, "__code__", None)
     file = Path("" if code is None else code.co_filename)

@@ -23,7 +23,7 @@ SecretFile = Annotated[
     Path | None,
     typer.Option(
         "--secret-file",
-        help="A copy of the file 'secret' of the run's folder. Not needed for a job of your own on"
+        help="A copy of the file 'secret' of the run's folder. Not needed for your own jobs on"
         " this machine. The variable POLYRHYTHM_SECRET may contain its text instead.",
     ),
 ]

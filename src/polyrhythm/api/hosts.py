@@ -43,7 +43,7 @@ class Here:
         *,
         colocated: bool = False,
     ) -> "Here":
-        """`most`: the number of workers that the job takes in, if it begins with fewer."""
+        """`most`: the most workers that the job accepts, if it begins with fewer."""
         most = job.workers if most is None else most
         if colocated and servers is None and workers is not None:
             servers = min(max(1, workers), job.servers)

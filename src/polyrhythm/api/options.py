@@ -120,8 +120,8 @@ def flag_of(name: str) -> str:
 
 
 def words_of(function: Callable[..., Any], given: Mapping[str, Any]) -> list[str]:
-    """The words of a command line that give these options. A switch that is off by default, and off, has
-    no word."""
+    """The words of a command line that give these options. A switch that is off gets no word if it
+    is off by default."""
     words: list[str] = []
     for name, option in options_of(function).items():
         value, flag = given.get(name), flag_of(name)
@@ -140,7 +140,8 @@ ALIKE = 0.8
 
 
 def nearest(name: str, known: Iterable[str], cutoff: float = 0.0) -> str | None:
-    """The known name that is most like this one; None if none is as like it as `cutoff`."""
+    """The known name that is most similar to this one; None if the similarity of all is below
+    `cutoff`."""
     return next(iter(difflib.get_close_matches(name, known, n=1, cutoff=cutoff)), None)
 
 
@@ -180,7 +181,7 @@ def has_goal(function: Callable[..., Any], job: JobSpec) -> bool:
 # -- what the user gives -------------------------------------------------------------------------
 
 DATA = "data"
-"""The key of DEFAULTS for the data sets that the job needs."""
+"""The key of DEFAULTS that lists the data sets that the job needs."""
 OF_SET = "options"
 """The key in a built-in job's DEFAULTS under which it lists the names that it accepts with
 `--set`."""
@@ -203,10 +204,10 @@ def with_job_defaults(function: Function) -> Function:
 def with_defaults_of(
     code: Code, function: Callable[..., Any], given: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The options that the user has given, and those in the DEFAULTS of the job for the rest. An
-    option that is None is not given. If the user gives a goal, those in DEFAULTS do not apply. Raises
-    UsageError if a key of DEFAULTS is neither an option of `function` nor `data`, or has a value that
-    the option cannot have."""
+    """The options that the user has given; the rest comes from the DEFAULTS of the job. An option
+    that is None is not given. If the user gives a goal, the goals in DEFAULTS do not apply. Raises
+    UsageError if a key of DEFAULTS is neither an option of `function` nor `data`, or has a value
+    that the option cannot have."""
     names = _names(function)
     known = [*names, DATA, *([OF_SET] if code.name in JOBS else [])]
     defaults: dict[str, Any] = {}
@@ -232,15 +233,16 @@ def with_defaults_of(
 
 
 def _unknown_default(file: str, key: str, value: object, known: Iterable[str]) -> str:
-    """Why DEFAULTS cannot have this key: a misspelt option, or else an option of the user's own."""
+    """Why DEFAULTS cannot have this key: it is a misspelt option, or an option that only the user
+    may give."""
     what = f"{file}: DEFAULTS has no key {key!r}"
     near = nearest(key.replace("-", "_"), known, ALIKE)
     if near is not None:
         return f"{what}: the nearest is {near!r}"
     own = f'DEFAULTS = {{"set": {{{key!r}: {value!r}}}}}'
     return (
-        f"{what}, because its keys are options of 'polyrhythm train'; an option of your own is"
-        f" {own}, or --set {key}={value}, and worker.options[{key!r}] reads it"
+        f"{what}, because its keys are options of 'polyrhythm train'; give your own option as"
+        f" {own} or --set {key}={value}, and read it from worker.options[{key!r}]"
     )
 
 

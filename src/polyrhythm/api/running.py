@@ -238,8 +238,8 @@ def _remaining(here: Here, before: JobSpec, now: JobSpec) -> Here:
 
 
 def summary_of(run: EngineRun, spec: JobSpec, state: RunState) -> dict[str, Any]:
-    """The result that `--json` prints: the state of the run from its journal, and how its processes
-    ended."""
+    """The result that `--json` prints: the state of the run according to its journal, and how its
+    processes ended."""
     return {
         **described(spec),
         **result_of_state(state, spec),
@@ -252,15 +252,15 @@ def summary_of(run: EngineRun, spec: JobSpec, state: RunState) -> dict[str, Any]
 
 
 def _failure(run: EngineRun) -> str | None:
-    """Why the job failed; None if it did not. A signal may end a job before the lead can report
-    anything: then the job was stopped."""
+    """Why the job failed; None if it did not. If a signal ends a job before the lead can report
+    anything, the job counts as stopped."""
     if run.failed is None and run.ended is None and not run.interrupted:
         return "the job ended before its goal, and no process reported why"
     return run.failed
 
 
 def _unrecorded(run: EngineRun, state: RunState) -> list[str]:
-    """What the folder of the run lacks because it could not be written, a line each."""
+    """What the folder of the run lacks because it could not be written, one line each."""
     lines = [] if run.unrecorded is None else [f"the journal is not complete: {run.unrecorded}"]
     if state.model_in_store:
         lines.append(f"the model is in the store: {state.model}")

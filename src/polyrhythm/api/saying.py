@@ -10,7 +10,7 @@ from polyrhythm.observe.words import counted, width_of, wrapped
 
 
 def outlive_readers() -> None:
-    """Let this process go on if nobody reads what it prints any more."""
+    """Let this process continue if nobody reads its output any more."""
     # a file is None if this process was started without it
     sys.stdout = sys.stdout and cast("TextIO", UnreadFile(sys.stdout))
     sys.stderr = sys.stderr and cast("TextIO", UnreadFile(sys.stderr))
@@ -21,7 +21,7 @@ def say(line: str) -> None:
 
 
 def tell(text: str) -> None:
-    """Print the text that a command was asked for, on stdout."""
+    """Print on stdout the text that the user asked for."""
     print(wrapped(shown(text), width_of(sys.stdout)), flush=True)
 
 

@@ -33,7 +33,7 @@ class Known:
 
 
 def given_secret() -> Secret | None:
-    """The secret that the environment gives to a job that begins; None if it gives none. The variable
+    """The secret that the environment gives to a new job; None if it gives none. The variable
     stays, because a job may begin again in this process (`--on-loss resume`)."""
     text = os.environ.get(VARIABLE)
     return None if text is None else parse_secret(os.fsencode(text), f"${VARIABLE}")
@@ -48,7 +48,7 @@ def find_secret(host: str, port: int, file: Path | None) -> Known:
     entry = JobIndex(os.environ).find(host, port)
     if entry is None and nothing_listens(host, port):
         raise LinkError(
-            f"no job listens at {host}:{port}: it has ended, or the address is another one; 'polyrhythm"
+            f"no job listens at {host}:{port}: it has ended, or has another address; 'polyrhythm"
             " status RUN' shows the address of a running job"
         )
     if entry is None:

@@ -47,9 +47,9 @@ def serves(
 
 
 class _Served:
-    """A job that a thread of this process runs. The thread refers to this object, and not to the
-    user's `Service`. So Python can collect a `Service` that the user no longer refers to, and its
-    job ends then."""
+    """A job that a thread of this process runs. The thread refers to this object instead of the
+    user's `Service`. So Python can collect a `Service` that the user no longer refers to, and the
+    job of this `Service` then ends."""
 
     def __init__(self) -> None:
         self.known = threading.Event()
@@ -292,7 +292,7 @@ def defaults_of_serve() -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _interrupts_held_back() -> Iterator[Callable[[], bool]]:
-    """Note Ctrl-C instead of raising KeyboardInterrupt, while the processes of a job start. The
+    """While the processes of a job start, note Ctrl-C instead of raising KeyboardInterrupt. The
     returned function says whether Ctrl-C came. An exception could arrive before any object refers
     to the job, and then nothing would stop the job. Python handles signals in its main thread
     only."""

@@ -1,5 +1,6 @@
 """`polyrhythm.simulate`: runs a scenario in virtual time. The summary and the journal have the same
-form as in a real run. The command takes the texts of options without an annotation from `train`."""
+form as in a real run. If an option has no annotation here, the command uses its text from
+`train`."""
 
 import shlex
 import time

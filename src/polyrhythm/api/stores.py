@@ -35,9 +35,9 @@ def url_of_run(run: Path) -> str:
 
 
 def continuable(name: str | None, store: str | None, runs_dir: Path) -> str | None:
-    """The store from which a job continues that a launcher starts again (`train --resume`): the job's
-    own, or that of its newest run with a checkpoint. None: no checkpoint is whole, so the job
-    begins."""
+    """The store from which a job continues when a launcher starts it again (`train --resume`): the
+    job's own store, or that of its newest run with a checkpoint. None: no checkpoint is whole, so
+    the job begins."""
     if store is not None:
         return store if _has_checkpoint(store) else None
     if name is None:

@@ -1,6 +1,6 @@
-"""`polyrhythm.train`: its signature is the list of all options. A keyword's annotation says what the
-rest of the program must know of the option (`api/options.py`); the flags of the command line, the
-settings of the job, the checks, and the options of `serve` and `resume` follow from it."""
+"""`polyrhythm.train`: its signature is the list of all options. A keyword's annotation says
+everything about the option (`api/options.py`): from it follow the flags of the command line, the
+settings of the job, the checks, and the options of `serve` and `resume`."""
 
 import uuid
 from collections.abc import Callable, Mapping
@@ -153,7 +153,8 @@ def train(
     points: Annotated[
         int | None,
         Option(
-            "End when this many points have counted, of all workers together. A job without a data set"
+            "End when this many points of all workers together have counted. A job without a data"
+            " set"
             " can use it too: the points are those that step(points=...) gives.",
             metavar="N",
             group=Group.JOB,
@@ -167,8 +168,8 @@ def train(
         float | None,
         Option(
             "End after this time of training, such as 60 (seconds) or 2h, when the open round is done."
-            " Workers that hang are waited for only as long as the longest step took, and 10 s to a"
-            " minute more; then the job ends without them.",
+            " The job waits for workers that hang as long as the longest step took, plus 10 s to"
+            " a minute; then it ends without them.",
             metavar="TIME",
             group=Group.JOB,
             common=True,
@@ -301,8 +302,8 @@ def train(
     workers: Annotated[
         int,
         Option(
-            "Number of workers. Each is a process. With --engine ray also 2..8: the job begins with 2,"
-            " and takes in each further worker when the cluster has room for it.",
+            "Number of workers. Each is a process. With --engine ray also 2..8: the job begins"
+            " with 2 workers, and starts others, up to 8, when the cluster has room.",
             metavar="N",
             group=Group.PROCESSES,
             common=True,
@@ -430,8 +431,9 @@ def train(
     resources_per_worker: Annotated[
         list[str] | None,
         Option(
-            "--engine ray: what each worker asks for, such as CPU=2,GPU=1 (default: CPU=1). Names of"
-            " your own are custom resources; LABEL=VALUE chooses nodes by a label. 2:GPU=1 is for two of"
+            "--engine ray: what each worker asks for, such as CPU=2,GPU=1 (default: CPU=1). Other"
+            " names are custom resources; LABEL=VALUE chooses nodes by a label. 2:GPU=1 is for"
+            " two of"
             " the workers (repeatable).",
             metavar="NAME=NUMBER,...",
             group=Group.PROCESSES,
@@ -456,7 +458,8 @@ def train(
     detach: Annotated[
         bool,
         Option(
-            "--engine ray: end this command when the job has begun; the job goes on on the cluster. See"
+            "--engine ray: end this command when the job has begun; the job continues on the"
+            " cluster. See"
             " it with 'polyrhythm status', and end it with 'polyrhythm stop'.",
             "--detach",
             group=Group.PROCESSES,
@@ -477,9 +480,9 @@ def train(
     global_batch: Annotated[
         int | None,
         Option(
-            "The same as --sync bspg:N: the number of points in each round, divided among the workers"
-            " that are there. So this number stays the same when workers join and leave. A share that"
-            " is larger than the batch size of the loop is visited in several batches.",
+            "The same as --sync bspg:N: the number of points in each round, divided among the"
+            " present workers. So the number does not change when workers join or leave. A share"
+            " larger than the batch size of the loop is visited in several batches.",
             hidden=True,
             group=Group.SYNCHRONISATION,
         ),
@@ -569,11 +572,15 @@ def train(
     migrate: Annotated[
         str,
         Option(
-            "Policies with rounds: how chunks of data move from slow workers to fast ones. So all"
-            " points are visited equally often. lease: only the right to visit a chunk moves, and the"
-            " fast worker reads the points itself. full: the slow worker sends the points while both"
-            " train. blocking: as full, but both workers wait until the points have arrived. off: no"
-            " chunks move. auto: off, except under fsp. Under fsp it is lease if all workers can read"
+            "Policies with rounds: how chunks of data move from slow workers to fast ones, so"
+            " that all points are visited equally often. lease: only the right to visit a chunk"
+            " moves, and the"
+            " fast worker reads the points itself. full: the slow worker sends the points while"
+            " both"
+            " train. blocking: like full, but both workers wait until the points have arrived."
+            " off: no"
+            " chunks move. auto: off, except under fsp. Under fsp it is lease if all workers can"
+            " read"
             " the whole data set, otherwise full (as with --data-private and kind statistics).",
             metavar="HOW",
             group=Group.SYNCHRONISATION,

@@ -1,6 +1,6 @@
-"""Values of single options: which are allowed, and what the job's settings store for them.
+"""Values of single options: which values are allowed, and what the job's settings store for them.
 
-A check gets the flag and the value; a reader gets the value.
+A check is a function of the flag and the value; a reader is a function of the value.
 """
 
 import math
@@ -22,8 +22,8 @@ from polyrhythm.wire.messages import Target
 
 _LEAST_SLICE_NBYTES = 4 * 1024
 _MOST_SLICE_NBYTES = MEMBER.payload_nbytes // 2
-"""A slice is sent in one frame, and the parameters of a slice of half precision also as float32, with
-twice as many bytes."""
+"""A slice is sent in one frame. If the parameters have half precision, they are also sent as
+float32, with twice as many bytes."""
 Check = Callable[[str, Any], None]
 
 # -- checks --------------------------------------------------------------------------------------
@@ -129,7 +129,8 @@ def seconds(given: Time) -> float:
 
 
 def a_number_or_time(given: object) -> Time:
-    """The value of such an option on the command line: `a_time` names the flag if it is wrong."""
+    """Parse the value of such an option on the command line. `a_time` names the flag if the value
+    is wrong."""
     try:
         return float(str(given))
     except ValueError:
@@ -148,7 +149,7 @@ def one_or_two_numbers(given: object) -> int | str:
 
 
 def least_workers(given: str | int) -> int:
-    """With how many workers the job begins."""
+    """The number of workers with which the job begins."""
     return worker_range(given)[0]
 
 

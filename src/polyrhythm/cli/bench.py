@@ -204,7 +204,7 @@ def slices(
     if alpha > 0:
         print(f"best size     {best / 1024:,.0f} KiB by sqrt(M alpha / N)")
     else:
-        print("best size     any: small slices cost no more than large ones here")
+        print("best size     any, because here small slices cost no more than large ones")
     print(f"fastest size  {fastest / 1024:,.0f} KiB")
 
 

@@ -1,5 +1,5 @@
-"""The class of all subcommands: a value that an option cannot have is refused in the words of
-polyrhythm, and not in those of the library that reads the command line."""
+"""The class of all subcommands. If an option cannot have a value, the error is written by
+polyrhythm, and not by the library that parses the command line."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from typer.core import TyperCommand
 from polyrhythm.errors import UsageError
 
 _WANTED = {"int": "a whole number", "float": "a number", "bool": "true or false"}
-"""What the user must give, by the first word of the code of the library's error."""
+"""What the user must give. The key is the first word of the library's error code."""
 
 
 class Command(TyperCommand):

@@ -1,5 +1,5 @@
-"""Finds the value of a flag: on the command line, else in the environment, else in a file, else the
-default.
+"""Finds the value of a flag: on the command line, otherwise in the environment, then in a file,
+then the default.
 
 This applies to all flags of a command of the class `ConfiguredCommand`. The flag `--local-steps` is
 `POLYRHYTHM_LOCAL_STEPS` in the environment and `local-steps` (or `local_steps`) in the file. The
@@ -50,8 +50,8 @@ class ConfiguredCommand(GroupedCommand):
             raise UsageError(f"{origin}: {key!r} is wrong: {error.message}") from None
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command. If it refuses an option that the user has not given on the command line,
-        say where the option is from."""
+        """Run the command. If it refuses an option that is not from the command line, say where the
+        option is from."""
         try:
             return super().invoke(ctx)
         except UsageError as error:
@@ -68,7 +68,7 @@ class ConfiguredCommand(GroupedCommand):
 
 
 class OwnOptionsCommand(ConfiguredCommand):
-    """Such a command that also has all options of `train`. Its help does not repeat those."""
+    """A `ConfiguredCommand` that also has all options of `train`. Its help does not repeat them."""
 
     def _listed(self) -> dict[str, Option]:
         of_train = options_of(train)
@@ -107,7 +107,7 @@ def load_file(path: Path) -> dict[str, Any]:
 
 def defaults_from(values: dict[str, Any], known: dict[str, str], path: Path) -> dict[str, Any]:
     """The values of the file by the names of the command's parameters. `known` maps a key of the
-    file to such a name. A setting that only `train` has is left out, because `serve` reads the same
+    file to such a name. Settings that only `train` has are ignored, because `serve` reads the same
     file."""
     defaults = {}
     for key, value in values.items():
@@ -117,7 +117,7 @@ def defaults_from(values: dict[str, Any], known: dict[str, str], path: Path) -> 
         elif setting not in _of_train():
             near = nearest(setting, known, ALIKE)
             advice = (
-                "options of your own belong in its table [set]"
+                "your own options belong in its table [set]"
                 if near is None
                 else f"the nearest is {near!r}"
             )
@@ -131,8 +131,8 @@ def _of_train() -> frozenset[str]:
 
 
 def _check_environment(variables: Iterable[str], known: Iterable[str]) -> None:
-    """Raise UsageError if a variable has almost the name of a setting. Variables with other names
-    may belong to other programs."""
+    """Raise UsageError if the name of a variable is almost that of a setting. Variables with other
+    names may belong to other programs."""
     names = {_in_capitals(key) for key in known}
     for variable in variables:
         name = variable.removeprefix(_PREFIX)
@@ -148,8 +148,8 @@ def _in_capitals(key: str) -> str:
 
 
 def _as_given(value: Any) -> Any:
-    """The value as the text that a user would write on the command line, so that it is checked in the
-    same way."""
+    """The value as a user would write it on the command line, so that it is checked in the same
+    way."""
     if isinstance(value, dict):
         return [f"{key}={_as_given(item)}" for key, item in value.items()]
     if isinstance(value, list):
@@ -194,8 +194,8 @@ def given_of(ctx: typer.Context, options: dict[str, Any]) -> dict[str, Any]:
 def shown_config(
     ctx: typer.Context, from_job: tuple[str, dict[str, Any]] = ("", {})
 ) -> list[dict[str, Any]]:
-    """Every setting with its value and its source. `from_job`: the settings that the job itself
-    makes, and what they are called."""
+    """Every setting with its value and its source. `from_job`: the settings from the job's
+    DEFAULTS, and the name of their source."""
     rows = []
     job, of_job = from_job
     for param in ctx.command.params:

@@ -23,8 +23,9 @@ def run() -> None:
 
 
 def end_if_interrupted(dropped: "sys.UnraisableHookArgs") -> None:
-    """End the process if Python has dropped a KeyboardInterrupt. Python drops what is raised in
-    finalizers and callbacks. Every import calls one, so without this some Ctrl-C had no effect."""
+    """End the process if Python has dropped a KeyboardInterrupt. Python drops exceptions in
+    finalizers and callbacks. Every import calls one, so without this check Ctrl-C would sometimes
+    have no effect."""
     import os
     import sys
 

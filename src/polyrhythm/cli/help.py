@@ -89,7 +89,7 @@ def shows_all(ctx: Any) -> bool:
 
 
 def show_all(ctx: Any) -> Any:
-    """Let the help of this context show all options."""
+    """Make the help of this context show all options."""
     ctx.meta[_ALL] = True
     return ctx
 
@@ -124,7 +124,7 @@ def _row(param: Any, ctx: Any, whole: bool) -> tuple[str, str]:
 
 
 def _unbroken(text: str) -> str:
-    """The text with marks, so that no line ends within the name of an option, or before a default."""
+    """Mark the text, so that no line breaks within the name of an option or before a default."""
     text = re.sub(r"(?<=[\w-])-(?=[\w-])|(?<!\w)-(?=-)|(?<=-)-(?=\w)", _NO_BREAK_HYPHEN, text)
     return text.replace("[default: ", f"[default:{_NO_BREAK}")
 

@@ -29,8 +29,8 @@ _WIDTH = 120
 def launch(run: Callable[[], "Result"], *, as_json: bool, verbose: bool = False) -> None:
     """Call `run`, print the result of the job, and end the command. If the job did not reach its
     goal, the command ends with the error, or with the status of the signal that stopped it. If the
-    goal was reached although workers failed, or although the folder of the run could not be written,
-    the command ends with its own status. `verbose`: print the summary with all details."""
+    job reached its goal, but workers failed or the folder of the run could not be written, the
+    command ends with a status for that case. `verbose`: print the summary with all details."""
     failure: JobFailed | None = None
     try:
         result = run()
@@ -44,7 +44,7 @@ def launch(run: Callable[[], "Result"], *, as_json: bool, verbose: bool = False)
     if result.status == "running" and not as_json:
         name = result.run.name
         tell(
-            f"run {name} goes on on the cluster: 'polyrhythm status {name}' shows it, 'polyrhythm stop"
+            f"run {name} continues on the cluster: 'polyrhythm status {name}' shows it, 'polyrhythm stop"
             f" {name}' ends it"
         )
         return
@@ -67,8 +67,8 @@ def launch(run: Callable[[], "Result"], *, as_json: bool, verbose: bool = False)
 
 
 def _ignore_signals() -> None:
-    """Ignore Ctrl-C and SIGTERM from now on. The job has ended, and its status, not a signal that
-    comes later, is the status of the command."""
+    """Ignore Ctrl-C and SIGTERM from now on. The job has ended. Its status is the status of the
+    command, even if a signal comes later."""
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)

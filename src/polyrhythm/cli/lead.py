@@ -84,8 +84,8 @@ def find_lead(run: str | None, runs_dir: Path, secret_file: Path | None) -> Lead
 
 @contextmanager
 def read_run(run: str | None, runs_dir: Path, secret_file: Path | None) -> Iterator[FoundRun]:
-    """Read a run; None: the newest. Its folder is read if it is here; otherwise the lead of the
-    running job is asked. The file with the journal exists only inside the `with` statement."""
+    """Read a run; None: the newest. If its folder is not here, ask the lead of the running job. The
+    file with the journal exists only inside the `with` statement."""
     found = _find(run, runs_dir, secret_file)
     if not isinstance(found, Lead):
         yield FoundRun(load_run(found), found / JOURNAL_FILE, is_here=True)
@@ -99,8 +99,8 @@ def read_run(run: str | None, runs_dir: Path, secret_file: Path | None) -> Itera
 
 
 def _running_runs(runs_dir: Path) -> str:
-    """What the user can give for RUN. A request changes the job, so the user must name it even if only
-    one job is running."""
+    """What the user can give for RUN. A request changes the job, so the user must name the run even
+    if only one job is running."""
     paths = [path.resolve() for path, _ in running(runs_dir)]
     if runs_dir == RUNS:
         paths += [Path(job.run_dir) for job in JobIndex(os.environ).jobs()]
@@ -145,9 +145,8 @@ def ask_once(lead: Lead, request: OperatorRequest) -> OperatorAnswer:
 
 
 def carry_out(lead: Lead, request: OperatorRequest, *, done: Collection[str], fault: str) -> str:
-    """Let the lead carry out a request, and return what it says at the end. `done`: the codes of its
-    reasons if it has carried out the request. Otherwise this raises an error that begins with
-    `fault`."""
+    """Let the lead carry out a request, and return its final answer. `done`: the reason codes that
+    mean success. For any other code, raise an error that begins with `fault`."""
     last = ask_once(lead, request)
     told = in_words(plain_reason(last.reason))
     if last.failed or last.reason.code not in done:
@@ -161,7 +160,7 @@ def explain(lead: Lead, error: LinkError) -> NoReturn:
         check_running(load_run(lead.path))  # raises an error if the run has just ended
     elif no_process_listens(lead.host, lead.port):
         raise RunError(
-            f"no job listens at {lead.host}:{lead.port}: it has ended, or the address is another one;"
+            f"no job listens at {lead.host}:{lead.port}: it has ended, or has another address;"
             " 'polyrhythm status RUN' shows the address of a running job"
         ) from None
     raise RunError(f"the lead of {lead.name} cannot be reached: {error}") from None
@@ -179,7 +178,7 @@ def _fetch_journal(lead: Lead, file: IO[bytes]) -> JournalPage:
         if page.last:
             file.flush()
             return page
-        # a job that begins meanwhile at the same address is another one
+        # another job may now use the same address
         job, at = page.job.job, at + len(page.lines)
 
 
@@ -194,8 +193,8 @@ def operator_name() -> str:
 
 
 def _lead_of_deleted(run: str, jobs: list[ListedJob], secret_file: Path | None) -> Lead:
-    """The lead of a job whose folder was deleted while it runs: the index of this user's jobs has its
-    address and its secret."""
+    """Find the lead of a job whose folder was deleted while the job runs. The index of this user's
+    jobs has its address and its secret."""
     if len(jobs) != 1:
         addresses = either(f"{_reachable(job.host)}:{job.port}" for job in jobs)
         raise RunError(

@@ -99,8 +99,8 @@ def _main(
 
 
 def called(arguments: Sequence[str]) -> tuple[str, ...]:
-    """The subcommands that are needed for these arguments: usually only the one that is called. For the
-    help, and for messages that list the subcommands, all are needed."""
+    """The subcommands that these arguments need: usually only the one that is called. The help, and
+    messages that list the subcommands, need all."""
     first = arguments[0] if arguments else ""
     return (first,) if first in COMMANDS else tuple(COMMANDS)
 

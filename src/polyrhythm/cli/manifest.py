@@ -28,7 +28,8 @@ from polyrhythm.manifests.systemd import JOB, ROLES, systemd
 from polyrhythm.manifests.systemd import NAME as SYSTEMD
 
 LAUNCHERS = {KUBERNETES: kubernetes, SLURM: slurm, SYSTEMD: systemd, COMPOSE: compose}
-"""What writes the manifest of each launcher. The last argument is --image, or --role for systemd."""
+"""The function that writes the manifest of each launcher. The last argument is --image, or --role
+for systemd."""
 
 
 @flags_from(run_train)
@@ -53,8 +54,8 @@ def manifest(
     role: Annotated[
         str,
         Option(
-            "systemd: what the unit is for. job: the whole job. worker, server: one that joins it from"
-            " another machine, or from this one.",
+            "systemd: the role of the unit. job: the whole job. worker, server: a process that"
+            " joins the job, from this or another machine.",
             metavar="job|worker|server",
             group=Group.PROCESSES,
             common=True,
@@ -99,7 +100,8 @@ def manifest(
 
 
 def _warn_of_readers() -> None:
-    """Say that other users can read the file with the secret that standard output goes to."""
+    """Standard output goes to a file that contains the secret. Warn the user if other users can
+    read this file."""
     try:
         status = os.fstat(sys.stdout.fileno())
         readable = stat.S_ISREG(status.st_mode) and status.st_mode & (stat.S_IRGRP | stat.S_IROTH)

@@ -176,8 +176,8 @@ def resume_job(
 
 
 def with_defaults_of_resume(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The options that the command has, with the values given to `train`; for the rest, the job keeps
-    its settings."""
+    """The values of `train`'s options that the command was given. All other settings come from the
+    job."""
     listed = inspect.signature(resume).parameters
     names = options_of(train).keys() & listed.keys()
     return {name: given.get(name, listed[name].default) for name in sorted(names)}
@@ -209,7 +209,7 @@ def _next_dir(source: str, runs_dir: Path) -> Path:
 
 
 def _short(job: str) -> str:
-    """The path of a job's file as a user would type it here, if the file is in this folder."""
+    """The path of a job's file, relative to the current folder if the file is in it."""
     path = Path(job)
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else job
 
@@ -228,7 +228,8 @@ def _find(store: Store, number: int | None) -> Checkpoint:
 
 
 def _check_slowdowns(spec: JobSpec) -> None:
-    """Raise UsageError if the old run delayed a worker or a server that the new one has not."""
+    """Raise UsageError if the old run delayed a worker or a server that the new run does not
+    have."""
     try:
         Slowdowns.parse(spec.slowdowns, spec.workers, spec.servers)
     except UsageError as error:

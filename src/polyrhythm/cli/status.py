@@ -164,7 +164,8 @@ def runs(runs_dir: RunsDir = RUNS, json_: Json = False) -> None:
 
 @contextmanager
 def _found(runs_dir: Path, run: str | None, secret_file: Path | None) -> Iterator[FoundRun]:
-    """A run and its journal. Prints where the run is if it is not where the user would look first."""
+    """A run and its journal. Prints the folder of the run if the user may not expect the run
+    there."""
     with read_run(run, runs_dir, secret_file) as found:
         path = found.run.path
         sought = path.is_absolute() and not runs_dir.is_absolute()
@@ -245,8 +246,8 @@ def _has_unicode() -> bool:
 
 
 def _print(what: RenderableType) -> None:
-    # lines are broken already; a path that is longer than the terminal stays whole
+    # lines are already broken; a path that is longer than the terminal stays whole
     console = Console(highlight=False, emoji=False, soft_wrap=True)
-    # without colours, the rest of a bar looks like the bar, so rich must leave it out
+    # without colours, rich must omit the rest of a bar, which would look like the bar
     console.no_color = console.no_color or console.color_system is None
     console.print(what)

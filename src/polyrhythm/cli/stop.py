@@ -55,7 +55,7 @@ def stop(
         if wait:
             _await_end(lead)
     except KeyboardInterrupt:
-        _say(f"{lead.name} is still stopping; 'polyrhythm status' shows how far it is")
+        _say(f"{lead.name} is still stopping; 'polyrhythm status' shows its progress")
         sys.exit(128 + signal.SIGINT)
     told = in_words(plain_reason(answer.reason))
     if answer.failed:

@@ -41,8 +41,9 @@ Config = Annotated[
 Resume = Annotated[
     bool,
     Option(
-        "Continue from the newest checkpoint, if there is one. It is looked for in --store, or in the"
-        " runs of this --name. For launchers that start a command again after a failure.",
+        "Continue from the newest checkpoint, if there is one. The command looks for it in"
+        " --store, or in the runs of this --name. For launchers that start a command again after"
+        " a failure.",
         "--resume",
         group=Group.RESULTS,
         common=True,

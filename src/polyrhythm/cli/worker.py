@@ -128,7 +128,7 @@ def worker(
     """
     host, port = check_way_in(connect, link, digest, wait)
     if insecure and not colocate:
-        raise UsageError("--insecure is about the server that --colocate starts: give both")
+        raise UsageError("--insecure applies to the server that --colocate starts: give both")
     if threads is not None:
         at_least(1)("--threads", threads)
     parse_devices(devices)
@@ -195,8 +195,8 @@ def worker(
 
 @contextmanager
 def _server_beside(arguments: list[str], secret: Secret) -> Iterator[None]:
-    """Run `polyrhythm server` beside this worker. Leave when it has ended: by itself when the job ends,
-    and otherwise, if the worker leaves before, after it has moved its slices away."""
+    """Run `polyrhythm server` beside this worker. If the server ends with the job, the worker's
+    command ends too. If the worker leaves first, the server moves its slices away and then ends."""
     command = [sys.executable, "-m", "polyrhythm", "server", *arguments]
     with subprocess.Popen(command, env={**os.environ, VARIABLE: secret.text}) as process:
         try:

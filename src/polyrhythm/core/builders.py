@@ -147,5 +147,5 @@ def shared(effect: fx.ShareState, worker: int, incarnation: int, slice_: int) ->
 
 
 def skipped(message: m.Parameters) -> ev.Skipped:
-    """The event for a slice that has arrived although the worker no longer waits for it."""
+    """The event for a slice that has arrived although the worker no longer needs it."""
     return ev.Skipped(message.server, message.sequence, message.routing, message.incarnation)

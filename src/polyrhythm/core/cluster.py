@@ -24,8 +24,7 @@ _FORM = (
 
 
 class Demand(msgspec.Struct, frozen=True):
-    """The resources that one process asks for. Two processes with equal demands can take each
-    other's place."""
+    """The resources that one process asks for. Processes with equal demands are interchangeable."""
 
     amounts: tuple[tuple[str, float], ...] = ((CPU, 1.0),)
     labels: tuple[tuple[str, str], ...] = ()
@@ -41,9 +40,9 @@ class Demand(msgspec.Struct, frozen=True):
 
 
 def parse_demands(flag: str, given: Sequence[str]) -> list[tuple[int | None, Demand]]:
-    """The demands in the values of a flag, each with the number of processes to which it applies.
-    None: it applies to all processes to which no other demand applies. Raises UsageError if a value
-    is not understood."""
+    """Parse the values of a flag into demands, each with the number of processes to which it
+    applies. A demand with the number None applies to every process that has no other demand. Raises
+    UsageError if a value is not understood."""
     found = [_parse_demand(flag, text) for text in given]
     if sum(count is None for count, _ in found) > 1:
         raise UsageError(
@@ -95,8 +94,8 @@ def threads_for(demand: Demand) -> int:
 
 
 def worker_range(text: str | int) -> tuple[int, int]:
-    """The number of workers with which a job begins, and the most that it takes in: `8`, or `2..8`.
-    Raises UsageError."""
+    """Parse the number of workers, such as `8` or `2..8`. Returns the number of workers with which
+    the job begins, and the largest number that it accepts. Raises UsageError."""
     least, dots, most = str(text).partition("..")
     try:
         numbers = int(least), int(most if dots else least)
@@ -170,7 +169,7 @@ def choose_address(given: str | None, environment: str | None, joined: str | Non
 
 @dataclass(frozen=True, slots=True)
 class ClusterNode:
-    """A node of the cluster. `totals`: what it has, used or not."""
+    """A node of the cluster. `totals`: all of its resources, in use or free."""
 
     node: str
     address: str
@@ -188,8 +187,8 @@ class ClusterNode:
 def lacking(
     pending: Mapping[str, Demand], nodes: Sequence[ClusterNode], free: Mapping[str, float]
 ) -> str:
-    """Describe what the processes without a place are waiting for. `free`: the free resources of
-    the whole cluster."""
+    """Describe what the processes without a place wait for. `free`: the free resources of the whole
+    cluster."""
     names: dict[Demand, list[str]] = {}
     for name, demand in pending.items():
         names.setdefault(demand, []).append(name)
@@ -222,7 +221,7 @@ def _amounts(amounts: Mapping[str, float], names: Sequence[str]) -> str:
 _PATIENCE_S = 3.0
 """After a process has waited for a place this long, the user is told about it."""
 _AGAIN_S = 10.0
-"""The least time between two such messages."""
+"""The shortest time between two messages about processes without a place."""
 
 
 class Placing:
@@ -232,7 +231,7 @@ class Placing:
     def __init__(self, timeout_s: float, now_s: float) -> None:
         self._timeout_s = timeout_s
         self._lacking_s: float | None = now_s
-        """Since when a server, or every worker, has had no place."""
+        """Since when a server has had no place, or no worker has had one."""
         self._said_s = now_s + _PATIENCE_S - _AGAIN_S
         self._said = ""
 
@@ -251,7 +250,7 @@ class Placing:
             self._lacking_s = None
             return None
         if self._lacking_s is None:
-            self._lacking_s = now_s  # a node was lost, and its processes start on other nodes
+            self._lacking_s = now_s  # another node starts the processes of a lost node
         if now_s < self._lacking_s + self._timeout_s:
             return None
         return f"the cluster has no room for this job after {self._timeout_s:g} s: {lack}"
@@ -276,8 +275,9 @@ class ControlService:
         return self._away_since_s is not None
 
     def on_look(self, fault: str | None, now_s: float) -> str | None:
-        """The cluster was looked at. `fault`: why the control service did not answer; None if it did.
-        Returns why the job must end; None if it can go on, or was told before."""
+        """Note whether the control service answered. `fault`: why it did not answer; None if it
+        did. Returns why the job must end. None: the job continues, or this reason was returned
+        before."""
         if fault is None:
             self._away_since_s = None
             return None
@@ -324,7 +324,8 @@ def process_end(text: str, node: str) -> str:
 
 
 def with_node(failed: str, node: str) -> str:
-    """The failure of a process. If a module is missing, its first line says where, and what to do."""
+    """The failure of a process. If a module is missing, the first line says on which node, and what
+    to do."""
     first, newline, rest = failed.partition("\n")
     if not _MODULE.search(first):
         return failed
@@ -341,12 +342,12 @@ def node_died(node: str) -> str:
 
 
 _NODE_S = 60.0
-"""For how long before its node was found dead the death of a process counts as that of its node. Ray
-counts a node as dead only when it has not answered for a while."""
+"""A process that died at most this long before its node was found dead has died because of the
+node. Ray counts a node as dead only when it has not answered for a while."""
 
 
 def went_with_node(died_s: float, now_s: float) -> bool:
-    """Whether a process died because of its node, which is found dead now."""
+    """Whether a process died because of its node, which is now known to be dead."""
     return now_s < died_s + _NODE_S
 
 
@@ -356,12 +357,12 @@ def died_with_node(text: str) -> bool:
 
 
 def actor_died(name: str, how: str) -> Reason:
-    """The line of the journal about a process that has died."""
+    """The journal's entry for a process that has died."""
     return Reason("actor-died", {"name": name, "detail": how})
 
 
 def node_lost(node: ClusterNode, names: Sequence[str]) -> Reason:
-    """The line about a dead node. `names`: the processes that were on it."""
+    """The journal's entry for a dead node. `names`: the processes that were on it."""
     detail = f" ({node.died})" if node.died else ""
     return Reason("node-lost", {"node": node.address, "on_it": ", ".join(names), "detail": detail})
 
@@ -369,10 +370,10 @@ def node_lost(node: ClusterNode, names: Sequence[str]) -> Reason:
 def node_drains(
     address: str, names: Sequence[str], lead: str | None, *, store: bool
 ) -> Iterator[Reason]:
-    """The lines about a node that the cluster will take away soon. `names`: the processes on this
-    node. They leave the job now, and a server first moves its slices to other servers. `lead`: the
-    server in which the lead runs, if it is on this node. This server cannot move, so it takes a
-    checkpoint if the job has a store."""
+    """The journal's entries for a node that the cluster will remove soon. `names`: the processes on
+    this node. They leave the job now, and a server first moves its slices to other servers. `lead`:
+    the server on this node in which the lead runs; None if there is none. This server cannot leave,
+    so it takes a checkpoint if the job has a store."""
     if leaving := [name for name in names if name != lead]:
         yield Reason("node-drains", {"node": address, "on_it": ", ".join(leaving)})
     if lead is not None:

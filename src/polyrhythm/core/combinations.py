@@ -1,10 +1,10 @@
 """One table that says which options of a job work together. A row names an option, what the option
-needs, and the error message for a job in which that is missing.
+requires, and the error message for a job that does not meet the requirement.
 
 *A row applies to a job that has the option, and refuses the job if the row's condition is false.*
 The rows of `OF_MACHINES` also apply to simulated jobs. The rows of `OF_COMMANDS` do not: they are
 about processes, links and checkpoints, which only a real job has. The rows of `WITHOUT_EFFECT`
-refuse nothing; their sentences are hints.
+refuse no job; their sentences are hints.
 """
 
 from collections.abc import Callable, Collection, Iterator
@@ -46,9 +46,9 @@ class Rule:
     under: Condition | None = None
     """The policies with which the option works; None: all."""
     needs: Callable[[JobSpec], bool] | None = None
-    """What else the option needs."""
+    """What else the option requires."""
     suggests: Condition | None = None
-    """Which policies the sentence suggests, if not all that satisfy `under`."""
+    """The policies that the message suggests; None: all that satisfy `under`."""
     says: str | Callable[[JobSpec], str]
 
     def refuses(self, job: JobSpec, traits: Traits) -> bool:
@@ -74,7 +74,7 @@ def broken(
     rules: Collection[Rule], job: JobSpec, traits: Traits, entries: Collection[PolicyEntry] = ()
 ) -> Iterator[str]:
     """The error messages of all rules that this job breaks. `entries`: the policies that a message
-    can suggest."""
+    may suggest."""
     for rule in rules:
         if rule.refuses(job, traits):
             yield rule.sentence(job, traits, entries)
@@ -309,8 +309,8 @@ SHARING = (
     Rule(
         option="share_data",
         needs=lambda job: job.data_private,
-        says="it needs --data-private: in this job every worker can read the whole data set, so no"
-        " worker has points of its own to share",
+        says="it needs --data-private: in this job every worker can read the whole data set, so"
+        " no worker has private points to share",
     ),
     Rule(
         option="share_data",

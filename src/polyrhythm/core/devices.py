@@ -30,15 +30,15 @@ class CudaFound(msgspec.Struct, frozen=True):
 
 
 class Assignment(msgspec.Struct, frozen=True):
-    """The device of each worker, and what the user should know about it."""
+    """The device of each worker, and a hint for the user."""
 
     devices: tuple[str, ...]
     notes: tuple[Reason, ...] = ()
 
 
 def as_text(devices: object) -> str:
-    """The text of `--devices`. Python code may also give a `torch.device` or a list, which are turned
-    into this text."""
+    """The text of `--devices`. Python code may also give a `torch.device` or a list; this function
+    turns them into text."""
     return ",".join(map(str, devices)) if isinstance(devices, list | tuple) else str(devices)
 
 
@@ -58,13 +58,13 @@ def asked_by(items: Sequence[str], number: int) -> str:
 
 
 def may_use_cuda(asked: str) -> bool:
-    """Whether a worker that asks for `asked` may get a CUDA device."""
+    """Whether a worker with the item `asked` may get a CUDA device."""
     return asked != CPU
 
 
 def assign(asked: Sequence[str], found: CudaFound) -> Assignment:
-    """Give every worker of a host a device. `asked`: per worker, what it asks for. Raises UsageError
-    if a worker asks for a device that it cannot have."""
+    """Give every worker of a host a device. `asked`: the item of each worker. Raises UsageError if
+    a worker asks for a device that it cannot have."""
     free = found.count if found.forked else 0
     devices: list[str] = []
     turns = 0
@@ -108,12 +108,13 @@ def _shared(devices: Sequence[str]) -> list[Reason]:
 
 
 _LOCAL_RANKS = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID")
-"""The variables in which launchers give a process its number on its host: torchrun, Slurm, MPI."""
+"""The environment variables with which launchers (torchrun, Slurm, MPI) number the processes of a
+host."""
 
 
 def local_number(environ: Mapping[str, str]) -> int:
-    """The number of this process among the processes that a launcher has started on this host; 0 if
-    there is no launcher."""
+    """The number of this process among those that a launcher started on this host; 0 without a
+    launcher."""
     for variable in _LOCAL_RANKS:
         text = environ.get(variable, "")
         if text.isascii() and text.isdigit() and len(text) < 10:

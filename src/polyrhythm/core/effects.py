@@ -20,12 +20,12 @@ from polyrhythm.wire.messages import (
 )
 
 WITHOUT_PARAMETERS = "stopped-without-parameters"
-"""The name of the report that the job ended while this worker was not a member, so the worker could not
-read the final parameters."""
+"""The name of the report that the job ended while this worker was not a member. So the worker could
+not read the final parameters."""
 TRACE_ENDS = "trace-ends"
 """The name of the report that a process can no longer write its trace."""
 STAYS = "stays"
-"""The name of the report that this server has asked to leave and cannot."""
+"""The name of the report that this server has asked to leave, and may not."""
 NO_SLICE = "no-slice"
 """The name of the report that this server has joined the job and holds no slice."""
 FIRST_SLICES = "first-slices"
@@ -40,7 +40,7 @@ class Send(Effect, frozen=True):
 
 
 class Bind(Effect, frozen=True):
-    """Use `peer` as the name of the process at the other end of `link` from now on."""
+    """From now on, use `peer` as the name of the process at the other end of `link`."""
 
     link: str
     peer: str
@@ -63,7 +63,7 @@ class Note(Effect, frozen=True):
 
 
 class Beat(Effect, frozen=True):
-    """Send this heartbeat to the lead, and over the TCP links to other servers."""
+    """Send this heartbeat to the lead. Send it also to other servers that have a TCP link."""
 
     message: Alive
 
@@ -89,13 +89,12 @@ class CommitCut(Effect, frozen=True):
     spec: ModelSpec
     files: tuple[FileEntry, ...]
     kept: bool = False
-    """Whether the state that `ExpectKept` has received belongs to this checkpoint."""
+    """Whether the checkpoint includes the state that `ExpectKept` has received."""
 
 
 class ExpectKept(Effect, frozen=True):
-    """Receive the state that this worker sends for the cut `number`, and refuse more than
-    `most_nbytes` bytes. Discard any state that was received before. If `number` is 0, no worker
-    sends a state."""
+    """Receive a worker's state for the cut `number`. Refuse more than `most_nbytes` bytes, and
+    discard any state received before. If `number` is 0, expect no state."""
 
     number: int = 0
     worker: int = -1
@@ -104,7 +103,7 @@ class ExpectKept(Effect, frozen=True):
 
 
 class SendKept(Effect, frozen=True):
-    """Send the state that the checkpoint contains to this worker."""
+    """Send this worker the state from the checkpoint."""
 
     worker: int
     incarnation: int
@@ -155,9 +154,9 @@ class Reach(Effect, frozen=True):
 
 
 class Reroute(Effect, frozen=True):
-    """Follow these routes: become the primary or a replica of each slice, or drop the slice. Slices
-    keep their values. When the primary of a slice changes, contributions in its aggregate are
-    discarded."""
+    """Follow these routes: become the primary or a replica of each slice, or drop the slice. The
+    values of slices do not change. When the primary of a slice changes, contributions in its
+    aggregate are discarded."""
 
     routes: tuple[Route, ...]
     routing: int
@@ -174,8 +173,8 @@ class SendState(Effect, frozen=True):
 
 
 class FetchState(Effect, frozen=True):
-    """Ask this primary for the state of these slices, which this server copies from it. The request
-    contains the stamps of the copies that this server has."""
+    """Request the state of these slices from this primary. The request contains the stamps of this
+    server's copies."""
 
     primary: int
     slices: tuple[int, ...]
@@ -183,7 +182,7 @@ class FetchState(Effect, frozen=True):
 
 
 class Enlist(Effect, frozen=True):
-    """Accept contributions from these members only."""
+    """From now on, accept contributions from these members only."""
 
     members: tuple[MemberSpec, ...]
 
@@ -202,8 +201,8 @@ class StartFold(Effect, frozen=True):
 
 class Publish(Effect, frozen=True):
     """Send all slices of version `round`, which are in `slot`, to this incarnation of the worker.
-    *The version goes to this incarnation only: another incarnation of the worker would take it for
-    a version that it is waiting for.*"""
+    *The version goes to this incarnation only: another incarnation could mistake it for the version
+    that it waits for.*"""
 
     worker: int
     incarnation: int
@@ -213,11 +212,11 @@ class Publish(Effect, frozen=True):
     view: int
     routing: int = 0
     first: bool = False
-    """Whether other workers waited for this worker in the last round. If so, it gets its slices
-    before the other workers."""
+    """Whether this worker was the last one in the previous round. If so, it gets its slices
+    first."""
     whole: bool = False
-    """With `--optimizer-on workers`: send the parameters and the state of the optimizer that a worker
-    has shared, and not the sum of the gradients."""
+    """With `--optimizer-on workers`: send the parameters and the optimizer's state that a worker
+    has shared, instead of the sum of the gradients."""
 
 
 class FreeSlots(Effect, frozen=True):
@@ -228,7 +227,7 @@ class FreeSlots(Effect, frozen=True):
 
 class PublishLatest(Effect, frozen=True):
     """Without rounds: send the current value of every slice, as the answer to the pull `ticket`.
-    All slices are leased to the worker at the same moment (`SliceVersions`)."""
+    Lease all slices to the worker at the same moment (`SliceVersions`)."""
 
     worker: int
     incarnation: int
@@ -252,7 +251,7 @@ class Freeze(Effect, frozen=True):
 
 class SendParameters(Effect, frozen=True):
     """Send the parameters of these slices to the lead's process, which writes them to the model
-    file with this number. `copied`: send the copies that `CopyParameters` made, each of them
+    file with this number. `copied`: send the copies that `CopyParameters` made. Each copy is sent
     once."""
 
     number: int
@@ -300,8 +299,8 @@ class DiscardModel(Effect, frozen=True):
 
 
 class Dial(Effect, frozen=True):
-    """Connect to these servers, except to the one in the lead's process, to which there is a link
-    already."""
+    """Connect to these servers. Leave out the server in the lead's process, to which a link
+    exists."""
 
     servers: tuple[ServerSpec, ...]
 
@@ -316,7 +315,8 @@ class Rejoin(Effect, frozen=True):
 
 class PrepareBuffers(Effect, frozen=True):
     """Allocate the push buffers: the lead has accepted the model and routed its slices.
-    `early_since`: per slice, the routing epoch since which sums count that are sent before a fold."""
+    `early_since`: per slice, a routing epoch. Sums that were sent before a fold in an earlier epoch
+    do not count."""
 
     routes: tuple[Route, ...]
     early_since: tuple[int, ...] = ()
@@ -361,9 +361,9 @@ class Expect(Effect, frozen=True):
 
 class Resume(Effect, frozen=True):
     """Let the user's code continue with the parameters of version `round`. `stop`: the job has
-    ended. `rejoined`: the worker has rejoined, so it discards everything that it had not contributed.
-    The fields from `steps` to `points` say when to contribute next; these and the other fields are
-    as in `Release`."""
+    ended. `rejoined`: the worker has rejoined the job, so it discards its work since its last
+    contribution. The fields from `steps` to `points` say when to contribute next; these and the
+    other fields are as in `Release`."""
 
     round: int
     stop: bool
@@ -386,20 +386,20 @@ class TakeProgress(Effect, frozen=True):
 
 
 class StopWaiting(Effect, frozen=True):
-    """Let the training loop end without waiting for a version, because the worker was told to
+    """Let the training loop end without waiting for a version, because the worker was asked to
     leave. `stop`: the job has ended without this worker, so no version will come."""
 
     stop: bool = False
 
 
 class ContributeNow(Effect, frozen=True):
-    """Let the user's code contribute what it has computed, because the interval is over."""
+    """Make the user's code contribute what it has computed: the interval is over."""
 
 
 class CaptureState(Effect, frozen=True):
     """Copy the state that the user's code keeps, and send it to the lead for cut `number`. Copy it
-    at the end of the current iteration of the user's loop, or `at_once` if the contribution of this
-    iteration is not part of the cut."""
+    at the end of the current iteration of the user's loop. Copy it `at_once` if the cut does not
+    include this iteration's contribution."""
 
     number: int
     worker: int

@@ -17,7 +17,7 @@ from polyrhythm.wire.messages import (
 
 
 class Tick(Event, frozen=True):
-    """The time has come at which a machine asked to be called (`wake_at`)."""
+    """The time that a machine has named in `wake_at` has come."""
 
 
 class WorkerHelloReceived(Event, frozen=True):
@@ -50,12 +50,12 @@ class OperatorRequested(Event, frozen=True):
 
 
 class LinkClosed(Event, frozen=True):
-    """The link to `peer` has ended, for any reason. This incarnation of the peer counts as dead at
-    once; 0 stands for any incarnation."""
+    """The link to `peer` has ended, for any reason. This incarnation of the peer counts as dead
+    from now on; 0: whichever incarnation it was."""
 
     peer: str
     detail: str
-    """How the link ended, in the words of the operating system or of the other end."""
+    """How the link ended, as the operating system or the other end describes it."""
     incarnation: int = 0
 
 
@@ -90,9 +90,9 @@ class LeadHeard(Event, frozen=True):
 
 
 class StopAsked(Event, frozen=True):
-    """A signal or the engine asks the job to end. `at_once`: end the job immediately; otherwise
-    every worker first leaves its loop with the final parameters. `failed`: why the job has failed;
-    empty if a user asked for the end."""
+    """A signal or the engine asks the job to end. `at_once`: end immediately; otherwise let every
+    worker leave its loop with the final parameters. `failed`: why the job has failed; empty if a
+    user asked for the end."""
 
     at_once: bool = False
     failed: str = ""
@@ -113,7 +113,7 @@ class ResumeAsked(Event, frozen=True):
 
 
 class CutCommitted(Event, frozen=True):
-    """The record and the manifest were written, so the checkpoint exists; or writing failed because
+    """The record and the manifest were written, so the checkpoint exists. Or writing failed because
     of `fault`."""
 
     number: int
@@ -123,7 +123,7 @@ class CutCommitted(Event, frozen=True):
     """With `fault`: whether writing failed because another job uses the same store. If so, this job
     makes no more checkpoints."""
     unpruned: str = ""
-    """Why older checkpoints could not be deleted; empty if they were."""
+    """Why older checkpoints could not be deleted; empty if there was no fault."""
     unkept: str = ""
     """Why the state of `worker.keep` is not in the checkpoint, although it was received."""
 
@@ -198,11 +198,11 @@ class Contributed(Event, frozen=True):
     pulled: int = -1
     """The last ticket whose answer the worker has copied."""
     version: int = 0
-    """With rounds: the version from which the contribution was computed."""
+    """With rounds: the version with which the contribution was computed."""
 
 
 class Repeated(Event, frozen=True):
-    """A contribution has arrived a second time, and was not added again."""
+    """A contribution has arrived a second time. It was not added again."""
 
     worker: int
     incarnation: int
@@ -210,20 +210,20 @@ class Repeated(Event, frozen=True):
 
 
 class Rerouted(Event, frozen=True):
-    """This server holds its slices as the routes of this epoch say. `version` and `rows`: the steps
-    that are in every slice of which it is the primary. `copied`: for each other primary, the steps
-    that are in every slice copied from it."""
+    """This server holds its slices as the routes of this epoch require. `version` and `rows`: the
+    steps that are in every slice of this primary. `copied`: per other primary, the steps that are
+    in every slice copied from that primary."""
 
     routing: int
     version: int
     rows: tuple[Row, ...]
     copied: tuple[tuple[int, tuple[Row, ...]], ...] = ()
     round: int = 1
-    """The round that will fold the contributions that are in aggregates now."""
+    """The round whose fold will include the contributions that are in aggregates now."""
 
 
 class StepCopied(Event, frozen=True):
-    """These steps of `primary` are in every slice that this server copies from `primary`."""
+    """Every slice that this server copies from `primary` now contains these steps."""
 
     primary: int
     rows: tuple[Row, ...]
@@ -246,8 +246,8 @@ class FoldDone(Event, frozen=True):
 
 
 class Sent(Event, frozen=True):
-    """Version `round` was sent to these workers. Workers with a stream link do not read the server's
-    buffer any more."""
+    """Version `round` was sent to these workers. Over a stream link, the bytes have left the
+    server's buffer."""
 
     workers: tuple[int, ...]
     round: int
@@ -272,8 +272,8 @@ class ModelSaved(Event, frozen=True):
 
 
 class SavingFailed(Event, frozen=True):
-    """The model file with this number could not be written, and was removed. `again`: a later attempt
-    may succeed, because the fault is one of the disk or of the store."""
+    """The model file with this number could not be written, and was removed. `again`: a later
+    attempt may succeed, because the disk or the store is at fault."""
 
     number: int
     detail: str
@@ -291,8 +291,7 @@ class Linked(Event, frozen=True):
 
 
 class Sizing(Event, frozen=True):
-    """The user's code is about to attach a model of this many bytes, and must know how it is cut into
-    slices."""
+    """The user's code is about to attach a model of this many bytes, and must know its division."""
 
     nbytes: int
 
@@ -318,8 +317,8 @@ class Enrolling(Event, frozen=True):
 
 
 class PointsDelivered(Event, frozen=True):
-    """This worker has received all points of a chunk (`nbytes` bytes), or it cannot send or receive
-    them because of `fault`. `number`: the number of the delivery."""
+    """This worker has received all points of a chunk (`nbytes` bytes). With `fault`: it cannot send
+    or receive them. `number`: the number of the delivery."""
 
     chunk: int
     number: int
@@ -348,14 +347,13 @@ class StateRestored(Event, frozen=True):
 
 
 class PassedAll(Event, frozen=True):
-    """The worker has visited all of its points since it was last released, and would now begin to
-    visit them again."""
+    """The worker has visited all of its points since its last release, and would now visit them a
+    second time."""
 
 
 class Exhausted(Event, frozen=True):
-    """The worker has nothing to contribute, so it abstains from this round. Either it has no points
-    left to visit, or it leaves out what it has computed (`skipped` says why, `progress` names the
-    points)."""
+    """The worker abstains from this round: it has no points left to visit, or it leaves out what it
+    has computed. `skipped` says why, and `progress` names the points."""
 
     lease: int = 0
     skipped: Reason | None = None
@@ -378,12 +376,12 @@ class Landed(Event, frozen=True):
     incarnation: int = 0
     """The incarnation of the worker that the slice was sent to; 0 if unknown."""
     early: bool = False
-    """See `Parameters.early`. `routing` is then the epoch whose routes the server followed."""
+    """See `Parameters.early`. Then `routing` is the epoch whose routes the server followed."""
 
 
 class Skipped(Event, frozen=True):
-    """A slice has arrived that the worker does not wait for any more. The acknowledgement that came
-    with it still counts."""
+    """A slice has arrived that the worker no longer needs. The acknowledgement in its message still
+    counts."""
 
     server: int
     sequence: int
@@ -392,8 +390,8 @@ class Skipped(Event, frozen=True):
 
 
 class Reporting(Event, frozen=True):
-    """The user's code reports these values. `round`: the version that they were measured on; -1 if
-    the worker's parameters are not those of a version, for example after local steps."""
+    """The user's code reports these values. `round`: the version with which they were measured; -1
+    if the worker's parameters are not those of any version, for example after local steps."""
 
     metrics: dict[str, float]
     round: int = -1

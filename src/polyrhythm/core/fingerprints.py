@@ -1,9 +1,10 @@
 """Fingerprints of data sets, as workers announce them (`Enrol.data`), and their comparison.
 
-A fingerprint is a text. One that `learn/fingerprint.py` makes has three parts: a digest of the *form*
-(types, shapes, names of columns), a digest of the values that must be equal (integers, texts, bytes of
-files), and a *sketch* of the floating-point numbers. *Sketches are compared with a tolerance: the same
-file, normalised on two kinds of processors, may differ in the last bits of its numbers.*
+A fingerprint is a text. `learn/fingerprint.py` makes it of three parts: a digest of the *form*
+(types, shapes, names of columns), a digest of the values that must be equal (integers, texts, bytes
+of files), and a *sketch* of the floating-point numbers. *Sketches are compared with a tolerance:
+the same file gives numbers that differ in their last bits if it is normalised on different
+processors.*
 """
 
 import re
@@ -20,8 +21,8 @@ _PATTERN = re.compile(r"([0-9a-f]{8})([0-9a-f]{8})(?::((?:[0-9a-f]{5}){6})((?:[0
 
 
 def made(form: str, values: str, projections: list[float], scales: list[float]) -> str:
-    """The fingerprint with these digests (8 hexadecimal digits each) and this sketch. No projections:
-    the data set has no floating-point numbers."""
+    """Write these digests (8 hexadecimal digits each) and this sketch as a fingerprint. The sketch
+    is empty if the data set has no floating-point numbers."""
     if not projections:
         return form + values
     lines = [min(2 * _UNITS - 1, max(0, round((each + 1) * _UNITS))) for each in projections]
@@ -32,8 +33,8 @@ def made(form: str, values: str, projections: list[float], scales: list[float]) 
 
 
 def difference(one: str, other: str) -> str | None:
-    """What distinguishes two data sets with these fingerprints; None if they may be the same. An
-    unknown fingerprint (empty) may be any."""
+    """Describe the difference between the data sets with these fingerprints; None if they may be
+    equal. An unknown fingerprint (empty) may belong to any data set."""
     if not one or not other or one == other:
         return None
     mine, theirs = _PATTERN.match(one), _PATTERN.match(other)

@@ -1,9 +1,8 @@
-"""What the machines must know about the kinds of contributions: which processes make the
-optimizer's steps, what a fold adds up, how much a contribution weighs, which optimizers servers can
-run, and which slices are quantised.
+"""What machines must know about the kinds of contributions:
 
-`tensors/kinds.py` defines what a contribution of each kind contains, and how servers add and fold
-it.
+which processes make the optimizer's steps, what a fold adds up, how much a contribution weighs,
+which optimizers servers can run, and which slices are quantised. `tensors/kinds.py` defines the
+content of a contribution of each kind, and how servers add and fold it.
 """
 
 from collections.abc import Collection, Sequence
@@ -21,12 +20,13 @@ class KindTraits(msgspec.Struct, frozen=True):
     steps_on_servers: bool = False
     """Whether servers make the optimizer's steps, from gradients."""
     steps_on_workers: bool = False
-    """Whether workers make the optimizer's steps, and send how the model has changed."""
+    """Whether workers make the optimizer's steps, and send the change of their model."""
     keeps_rows: bool = False
-    """Kind statistics: a server keeps for each worker a *row*, the sum of what this worker's points
-    have added to the statistics. A version is the sum of all rows, and a contribution says by how
-    much its worker's row changes. *A contribution is added when a fold names it, and a row that the
-    fold does not name is deleted, so every server makes the same version.*"""
+    """Kind statistics: a server keeps one *row* for each worker. The row is the sum of what this
+    worker's points have added to the statistics, and a version is the sum of all rows. A
+    contribution says how its worker's row changes. *Servers add a contribution when a fold names
+    it, and delete the rows that the fold does not name. So every server computes the same
+    version.*"""
 
 
 GRADIENT = KindTraits(steps_on_servers=True)
@@ -62,9 +62,9 @@ def sums_only(job: JobSpec) -> bool:
     """Whether servers only add up gradients, and every worker makes the optimizer's step with the
     sum (`--optimizer-on workers`).
 
-    *All workers begin with the same parameters and make the same steps. So they all have the same
-    parameters and the same optimizer state. Servers do not have them, except when they need them: a
-    worker sends them for a checkpoint, for a saved model, and for a worker that joins.*
+    *All workers begin with the same parameters and make the same steps. So they always have the
+    same parameters and optimizer state.* Servers have neither. When servers need them, a worker
+    sends them: for a checkpoint, for a saved model, and for a worker that joins.
     """
     return job.optimizer_on == ON_WORKERS
 
@@ -143,7 +143,7 @@ _MOST_RATE = 1e4
 _BELOW_ONE = ("momentum", "beta1", "beta2", "rho")
 _SWITCHES = {"amsgrad", "centered"}
 _BETAS = {"beta1": 0.9, "beta2": 0.999}
-"""The defaults of torch's option `betas`, which is two options of `--outer`."""
+"""The defaults of torch's `betas`, which `--outer` splits into two options."""
 
 
 def parse_outer(text: str) -> OptimizerSpec | None:
@@ -245,16 +245,14 @@ _FLOATS = ("float32", "float64", "bfloat16", "float16")
 
 
 def may_be_quantised(layout: Layout, slice_: Slice) -> bool:
-    """Whether this slice is quantised with `--push int8`. A slice that consists of rows of a sparse
-    parameter is not, because servers find out from the numbers which rows were sent
-    (`tensors/rows.py`).
+    """Whether this slice is quantised with `--push int8`. A slice with rows of a sparse parameter
+    is not quantised: servers read from its numbers which rows were sent (`tensors/rows.py`).
 
     *With `int8`, a slice of parameters that is sent over TCP is quantised: it is sent as 8-bit
     integers, with one scale for each block of 256 numbers. Everything else is sent exactly: the
     model's buffers, integers, slices that consist of rows, and slices for servers that read the
-    worker's memory.* The form of a slice is chosen when its contribution is made. If the slice is
-    sent again, it is sent in the same form and with the same bytes, even to another server or over
-    another link.
+    worker's memory.* The worker chooses the form of a slice when it makes the contribution. If it
+    sends the slice again, the bytes are the same, even to another server or over another link.
     """
     space = layout.spaces[slice_.space]
     return not space.buffers and space.dtype in _FLOATS and not slice_.width

@@ -12,12 +12,11 @@ class LinkKind(msgspec.Struct, frozen=True):
     name: str
     """The name for users: in `--link`, in the journal and in messages."""
     has_payload_references: bool
-    """Whether the peer reads payloads in the sender's memory, without a copy. If so, the sender
-    must not reuse the memory as soon as the payload is sent: it must wait until the peer's messages
-    allow it."""
+    """Whether the peer reads payloads in the sender's memory, without a copy. If so, the sender may
+    reuse the memory only when the peer's messages allow it."""
     is_within_host: bool
-    """Whether both ends are on one host. If not, both ends must prove that they know the job's
-    secret, and the network between them can fail without ending the link."""
+    """Whether both ends are on one host. If not, both must prove that they know the job's secret,
+    and a fault of the network may leave the link open."""
     is_encrypted: bool = False
     """Whether the link protects its bytes against reading and changes by others."""
 

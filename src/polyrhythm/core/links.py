@@ -1,8 +1,8 @@
 """The links of a process (`LinkTable`, for real and simulated nodes), and the links to servers that
 a machine needs (`Links`).
 
-*A restarted process has a new incarnation and needs a new link. When the link to its earlier
-incarnation ends, the new link is not affected.*
+*A restarted process has a new incarnation and gets a new link. The end of the old link does not
+affect the new one.*
 """
 
 from collections.abc import Iterable
@@ -13,7 +13,7 @@ from polyrhythm.wire.messages import ServerSpec
 
 class NamedLink(Protocol):
     peer: str
-    """The name of the process at the other end. Until that is known, the name of the link."""
+    """The name of the process at the other end. While it is unknown: the name of the link."""
     incarnation: int
     """The incarnation of that process; 0 until it is known."""
 
@@ -26,8 +26,8 @@ class LinkTable(Generic[AnyLink]):
 
     *A process has at most one link to each other process. A link to a later incarnation replaces
     the link to an earlier one, even if the end of the earlier link was not noticed. A second link
-    to the same incarnation is not used.* If another process has opened the link, the lead decides
-    which process it is. Until then the link has a name, but it is not read.
+    to the same incarnation is not used.* If the other process has opened the link, the lead decides
+    which process that is. Until then the link has its own name, and nothing is read from it.
     """
 
     __slots__ = ("_unnamed", "links")
@@ -36,12 +36,12 @@ class LinkTable(Generic[AnyLink]):
         self.links: dict[str, AnyLink] = {}
         """The links by the names of their peers."""
         self._unnamed: dict[str, AnyLink] = {}
-        """The links whose peers the lead has not named yet, by their own names."""
+        """The links whose peers the lead has not named yet. The keys are the names of the links."""
 
     def add(self, link: AnyLink) -> AnyLink | None:
-        """Add a link. If the peer has a link with an older incarnation, it is replaced and
-        returned. If the peer has a link with the same or a later incarnation, the new link is not
-        added, and is returned itself."""
+        """Add a link. If the peer has a link with an older incarnation, the new link replaces it,
+        and the old link is returned. If the peer has a link with the same or a later incarnation,
+        the new link is not added, but returned."""
         before = self.links.get(link.peer)
         if before is not None and link.incarnation <= before.incarnation:
             return link
@@ -49,7 +49,7 @@ class LinkTable(Generic[AnyLink]):
         return before
 
     def add_unnamed(self, link: AnyLink) -> None:
-        """Add a link that must not be read until `name` is called for it."""
+        """Add a link without a peer. It must not be read until `name` gives it one."""
         self.links[link.peer] = self._unnamed[link.peer] = link
 
     def is_unnamed(self, link: AnyLink) -> bool:
@@ -58,8 +58,8 @@ class LinkTable(Generic[AnyLink]):
     def name(
         self, unnamed: str, peer: str, incarnation: int
     ) -> tuple[AnyLink | None, AnyLink | None]:
-        """Give an unnamed link its peer, as the lead has announced. Returns this link (None if it
-        has ended in the meantime), and the link that is not used any more (see `add`)."""
+        """Give an unnamed link the peer that the lead has announced. Returns two links: this one
+        (None if it has ended meanwhile), and the one that is no longer used (see `add`)."""
         link = self._unnamed.pop(unnamed, None)
         if link is None:
             return None, None
@@ -113,12 +113,12 @@ class Links:
         return sorted(server for server, _ in self._wanted.items() - self._linked.items())
 
     def want(self, specs: Iterable[ServerSpec]) -> None:
-        """Set the servers to which links are needed; links to other servers are not needed any
-        more."""
+        """Set the servers to which links are needed. Links to other servers are no longer
+        needed."""
         self._wanted = {spec.server: spec.incarnation for spec in specs}
 
     def lacks(self, specs: Iterable[ServerSpec]) -> bool:
-        """Whether one of the servers to which links are needed is missing in `specs`."""
+        """Whether `specs` lacks a server to which a link is needed."""
         return not self._wanted.items() <= {spec.server: spec.incarnation for spec in specs}.items()
 
     def wants(self, server: int, incarnation: int) -> bool:
@@ -130,8 +130,8 @@ class Links:
         return self._wanted[server]
 
     def dial(self, specs: Iterable[ServerSpec]) -> tuple[ServerSpec, ...]:
-        """Returns the servers in `specs` that were not dialled yet. They count as dialled from now
-        on."""
+        """Return the servers in `specs` to which no connection was tried yet, and mark them as
+        tried."""
         missing = tuple(s for s in specs if self._dialed.get(s.server) != s.incarnation)
         self._dialed.update((spec.server, spec.incarnation) for spec in missing)
         return missing
@@ -140,8 +140,7 @@ class Links:
         self._linked[server] = incarnation
 
     def came(self, server: int, incarnation: int) -> None:
-        """Note that a link to this server is open, so that this process does not connect to it
-        too."""
+        """Note that a link to this server is open, so this process need not connect to it."""
         self._linked[server] = self._dialed[server] = incarnation
 
     def on_ended(self, server: int, incarnation: int) -> bool:

@@ -26,8 +26,8 @@ _UNKNOWN_FACTOR = 20
 may still be importing its libraries."""
 _FEW = 3
 _PAUSE_SLACK_NS = 250_000_000
-"""A late wake-up means a pause only if it is late by more than one heartbeat interval plus this
-time. The sum of the two is shorter than any limit of silence."""
+"""A late wake-up counts as a pause only if it is later than one heartbeat interval plus this time.
+That is shorter than any limit of silence."""
 
 
 _SILENT_LINK_S, _SILENT_LINK_BEATS = 3.0, 6
@@ -37,24 +37,24 @@ _JUDGED_AFTER_S, _JUDGED_AFTER_BEATS = 1.0, 2
 def silent_link_s(heartbeat_s: float) -> float:
     """How long nothing may arrive over a link before the link counts as silent.
 
-    *That is three seconds, or six heartbeat intervals if that is longer. The lead decides one
-    second later (or two intervals, if that is longer) what follows. By then it also knows of
-    silence that began at the same time on other links.* For a process the limit is measured. For a
-    link that is not necessary, because its silence counts only if the lead has heard from the
-    process at the other end meanwhile.
+    *The limit is three seconds, or six heartbeat intervals if that is longer. The lead acts one
+    second later (or two intervals, if that is longer). By then it also knows which other links fell
+    silent at the same time.* The limit for a process is measured; the limit for a link is fixed.
+    That is enough, because the silence of a link counts only if the lead has meanwhile heard from
+    the process at the other end.
     """
     return max(_SILENT_LINK_S, _SILENT_LINK_BEATS * heartbeat_s)
 
 
 def judged_link_s(heartbeat_s: float) -> float:
-    """How long a link must have been silent before the lead decides what follows."""
+    """How long a link must have been silent before the lead acts."""
     return silent_link_s(heartbeat_s) + max(_JUDGED_AFTER_S, _JUDGED_AFTER_BEATS * heartbeat_s)
 
 
 @dataclass(slots=True)
 class Pulse:
-    """The heartbeats of one peer. The limit of silence is calculated when a heartbeat comes, and
-    not when the limit is read, because it is read far more often."""
+    """The heartbeats of one peer. The limit of silence is computed when a heartbeat arrives,
+    because it is read far more often than it changes."""
 
     beat_ns: int
     heard_ns: int
@@ -107,8 +107,8 @@ class Pulse:
         return self.heard_ns + self.limit_ns
 
     def silence(self, now_ns: int) -> dict[str, float]:
-        """How long the peer has been silent, the limit, and the numbers from which the limit was
-        calculated."""
+        """How long the peer has been silent, the limit, and the numbers from which the limit
+        follows."""
         fields = {
             "silent_s": (now_ns - self.heard_ns) / 1e9,
             "limit_s": self.limit_ns / 1e9,
@@ -130,15 +130,15 @@ class Suspicion(msgspec.Struct):
     _unknown_factor: int = _UNKNOWN_FACTOR
     _pulses: dict[int, Pulse] = {}
     deadline: Deadline = msgspec.field(default_factory=Deadline)
-    """No peer can become suspect before this time. Messages move the deadlines later without
-    changing this value. It is calculated again when it has passed."""
+    """No peer can become suspect before this time. Messages move the deadlines, but not this value.
+    Once it has passed, it is computed again."""
 
     def __contains__(self, peer: int) -> bool:
         return peer in self._pulses
 
     def expect(self, peer: int, now_ns: int, patience: int = 1) -> None:
-        """Listen for this peer from now on. `patience`: it may be silent so many times as long,
-        until its heartbeats are known."""
+        """Listen to this peer from now on. `patience`: a factor by which the limit of silence grows
+        until the peer's heartbeats are known."""
         factor = patience * self._unknown_factor
         pulse = Pulse.begin(round(self._heartbeat_s * 1e9), now_ns, factor)
         self._pulses[peer] = pulse
@@ -233,32 +233,32 @@ class Heartbeat:
 
 
 _LEAST_LINK_TIMEOUT_S = 60.0
-"""The shortest timeout of a link: a peer that is only stopped for a while must not lose its
+"""The shortest timeout of a link: a peer that is stopped only for a while must not lose its
 links."""
 _AFTER_LEAD_TIMEOUT_S = 10.0
 _MOST_LINK_TIMEOUT_S = 86_400.0
 
 
 def link_timeout_s(lead_timeout_s: float) -> float:
-    """After how long without an acknowledgement the network layer may end a link. *This is later
-    than `--lead-timeout`, so a process that is cut off from the lead always ends because of the
-    lead timeout.*"""
+    """The time without an acknowledgement after which the network layer may end a link. *This is
+    later than `--lead-timeout`, so a process that is cut off from the lead always ends because of
+    the lead timeout.*"""
     later_s = max(_LEAST_LINK_TIMEOUT_S, lead_timeout_s + _AFTER_LEAD_TIMEOUT_S)
     return min(later_s, _MOST_LINK_TIMEOUT_S)
 
 
 SILENT, HEARD = "lead-silent", "lead-heard"
-"""The names of two journal events: the lead has become suspect; a suspect lead has sent a message
-again."""
+"""The names of two events in the journal: the lead becomes suspect; a suspect lead has sent a
+message."""
 
 
 _LEAST_HEARD_EVERY_S = 0.25
 
 
 class HeardThrottle:
-    """Limits how often a node tells its machine that bytes came from the lead. Twice per heartbeat
-    interval is enough for `LeadWatch`, because it suspects the lead only after more than one
-    interval. If the lead timeout is short, the node tells its machine more often."""
+    """Limits how often a node tells its machine that the lead has sent bytes. Twice per heartbeat
+    interval is enough for `LeadWatch`, which suspects the lead only after more than one interval.
+    With a short lead timeout, the node tells its machine more often."""
 
     __slots__ = ("_every_ns", "_last_ns", "next_ns")
 
@@ -302,11 +302,11 @@ class LeadWatch:
         self._timeout_ns = 0
         self._suspected = False
         self.beats = 0
-        """How many heartbeats came over the present link."""
+        """How many heartbeats have come over the present link."""
         self.wake_ns: int | None = None
-        """The latest time at which `look` must be called next. When the lead sends a message, its
-        real deadline moves later, but this value stays. So most messages need no calculation, and
-        `look` sets the value again."""
+        """The latest time at which `look` must be called. A message of the lead moves the real
+        deadline, but not this value, so most messages need no computation. `look` sets the value
+        again."""
 
     def begin(self, heartbeat_s: float, timeout_s: float, now_ns: int) -> Note | None:
         """Begin to watch the lead: the link to it is open, for the first time or again. Returns a
@@ -393,14 +393,15 @@ class LeadWatch:
 
 
 _SLACK_NS = 500_000_000
-"""A reading of the clock counts as late only if it is later than planned by more than this, because
-a thread may have to wait on a busy host."""
+"""A reading of the clock counts as late only beyond this delay, because a thread may have to wait
+on a busy host."""
 _REMEMBERED = 64
 
 
 def stopped_ns(gap_ns: int, every_ns: int, ran_ns: int) -> int:
-    """How long the process was stopped between two readings of the clock. Readings are due every
-    `every_ns`; `ran_ns`: the process used at least this much CPU time between them."""
+    """How long the process was stopped between two readings of the clock. `every_ns`: the time
+    between readings that are on time. `ran_ns`: a lower bound of the CPU time that the process used
+    between them."""
     missing_ns = gap_ns - min(max(ran_ns, 0), gap_ns)
     return missing_ns if missing_ns > every_ns + _SLACK_NS else 0
 

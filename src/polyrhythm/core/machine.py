@@ -13,7 +13,7 @@ from polyrhythm.wire.messages.reasons import Reason as Reason
 
 
 class Waiting(msgspec.Struct, frozen=True, array_like=True):
-    """What a machine waits for, since when, and until when if the wait has a time limit."""
+    """What a machine waits for, since when, and the deadline of the wait if it has one."""
 
     reason: Reason
     since_ns: int
@@ -21,10 +21,10 @@ class Waiting(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Deadline(msgspec.Struct):
-    """The time at which a part of a machine must be woken."""
+    """The time at which a part of a machine wants to be called."""
 
     wake_ns: int | None = None
-    """None: the part waits for no time."""
+    """None: no deadline."""
 
     def is_over(self, now_ns: int) -> bool:
         return self.wake_ns is not None and now_ns >= self.wake_ns
@@ -36,11 +36,11 @@ class Deadline(msgspec.Struct):
 
 
 class Event(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """An input of a machine that arose in its own process. Messages of peers are inputs too."""
+    """An input of a machine from its own process. Messages of peers are inputs too."""
 
 
 class Effect(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """An instruction of a machine, which the runtime or the simulator carries out."""
+    """An instruction of a machine. The runtime or the simulator carries it out."""
 
 
 class Machine(Protocol):
@@ -48,7 +48,7 @@ class Machine(Protocol):
         """Change the state, and return the effects to carry out."""
 
     def wake_at(self) -> int | None:
-        """When the machine must get a `Tick`; None if it needs none."""
+        """When the machine wants a `Tick`; None if it needs none."""
 
     def why(self) -> Waiting:
         """What the machine waits for now."""

@@ -15,7 +15,7 @@ Key = TypeVar("Key", bound=Hashable)
 class MinimumTracker(msgspec.Struct, Generic[Key]):
     _at: dict[Key, int] = {}
     _counts: dict[int, int] = {}
-    """Per number, how many keys have it. A `Counter` would take twice as long to update."""
+    """The number of keys per value. A `Counter` would take twice as long to update."""
     _least: int = 0
 
     def __contains__(self, key: Key) -> bool:

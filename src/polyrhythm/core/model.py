@@ -1,6 +1,8 @@
-"""Checks and names of models: whether servers can hold the model that a worker announces, whether
-it is equal to the job's model, the names of model files, and the size of the state that the user's
-code adds to checkpoints (`worker.keep`).
+"""Checks and names of models.
+
+This module decides whether servers can hold a model that a worker announces, whether it equals the
+job's model, how model files are named, and how large the state may be that the user's code adds to
+checkpoints (`worker.keep`).
 """
 
 import math
@@ -34,9 +36,9 @@ def difference(ours: ModelSpec, theirs: ModelSpec) -> str | None:
     if (ours.optimizer, ours.parts) != (theirs.optimizer, theirs.parts):
         return f"its optimizer is {theirs.optimizer}, the job's is {ours.optimizer}"
     if ours.state != theirs.state:
-        return "its state_dict has other names than the job's"
+        return "the names in its state_dict differ from those of the job"
     if theirs.division not in (None, ours.division):
-        return "it is cut into other slices than the job's"
+        return "its slices differ from those of the job"
     return None
 
 
@@ -182,13 +184,13 @@ def file_of(model: str = "", *, best: bool = False) -> str:
 
 
 def files_of(models: Sequence[str], *, best: bool = False) -> str:
-    """The files of these models as one text, which a shell expands to their names. If `models` is
-    empty, the name of the job's only model file."""
+    """Write the files of these models as one text, which a shell expands to their names. `models`
+    is empty for a job with one model."""
     return file_of("{" + ",".join(models) + "}" if models else "", best=best)
 
 
 def models_of(files: str) -> list[str]:
-    """The names of the models in a text that `files_of` has made."""
+    """Read the names of the models from a text that `files_of` has made."""
     if not files.endswith("}" + SUFFIX):
         return []
     return files.removesuffix("}" + SUFFIX).rpartition("{")[2].split(",")
@@ -223,12 +225,12 @@ _COPIES = 4
 
 
 def most_nbytes(spec: ModelSpec) -> int:
-    """The greatest size of a kept state. The lead's process holds one state in memory, so the limit
+    """The largest size of a kept state. The lead's process holds one state in memory, so the limit
     depends on the size of the job's model."""
     return _ALWAYS_NBYTES + _COPIES * nbytes_of(spec)
 
 
 def parts_of(nbytes: int) -> Iterator[tuple[int, int]]:
-    """Where each part of a state begins and ends."""
+    """The first and the last byte (exclusive) of each part of a state."""
     for first in range(0, nbytes, PART_NBYTES):
         yield first, min(nbytes, first + PART_NBYTES)

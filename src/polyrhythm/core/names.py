@@ -50,5 +50,5 @@ def is_operator(peer: str) -> bool:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether this address reaches only this machine itself."""
+    """Whether this address is a loopback address."""
     return host in ("localhost", "::1") or host.startswith("127.")

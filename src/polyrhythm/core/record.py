@@ -9,8 +9,8 @@ import msgspec
 
 
 class RecordedChunk(msgspec.Struct, frozen=True, array_like=True):
-    """A chunk of the data set: its range of points, how far they were visited, and the name of the
-    worker that held the chunk (empty if no worker did)."""
+    """A chunk of the data set: its range of points, its progress, and the name of the worker that
+    held the chunk (empty if no worker did)."""
 
     first: int
     last: int
@@ -42,7 +42,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     """How many rounds (without rounds: round equivalents, see `RoundEquivalents`) are in the
     parameters."""
     part: float = 0.0
-    """Without rounds: the fraction of the next round equivalent that is done."""
+    """Without rounds: the completed fraction of the next round equivalent."""
     view: int = 0
     routing: int = 0
     seed: int = 0
@@ -52,7 +52,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     chunks: tuple[RecordedChunk, ...] = ()
     workers: tuple[RecordedWorker, ...] = ()
     best: float | None = None
-    """With `--keep-best`: the best value that was reported; None if none was."""
+    """With `--keep-best`: the best value that was reported; None if no value was reported."""
     steps: float = -1.0
     """How many steps the job had made (`core/worker/job_steps.py`); -1 in checkpoints of earlier
     versions."""

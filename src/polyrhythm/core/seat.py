@@ -1,5 +1,5 @@
-"""The lead's seat: the server in whose process the lead runs, and the term, a number that counts
-such places.
+"""The lead's seat: the server in whose process the lead runs, and the term, a number that grows
+with each change of the seat.
 
 *A process learns the seat from messages of the lead, and ignores messages of a lower term. It sends
 every message for the lead to the process that has the seat.* The lead and the server in that

@@ -72,7 +72,8 @@ LEAD_TO_WORKER = (
     m.Stop,
     m.Alive,
 )
-"""The orders of the lead to a worker. A `Refusal`, which any server may send, is none of them."""
+"""The orders of the lead to a worker. A `Refusal` is not among them, because any server may send
+one."""
 
 TO_LEAD: frozenset[type[m.Message]] = frozenset({*_WORKER_TO_LEAD, *_SERVER_TO_LEAD, m.Alive})
 TO_SERVER: frozenset[type[m.Message]] = frozenset(
@@ -81,7 +82,7 @@ TO_SERVER: frozenset[type[m.Message]] = frozenset(
 _BY_WORKERS = frozenset(_WORKER_TO_LEAD + _WORKER_TO_SERVER)
 _BY_SERVERS = frozenset(_SERVER_TO_LEAD + _SERVER_TO_SERVER)
 _BY_EITHER = (m.Alive, m.Unreachable, m.RatesMeasured)
-"""Messages that workers and servers send. If the sender is a worker, they have its number."""
+"""Messages that workers and servers send. A worker writes its number into them."""
 
 
 def sender(message: m.Message) -> str:
@@ -95,8 +96,8 @@ def sender(message: m.Message) -> str:
 
 
 def is_to_lead(message: m.Message) -> bool:
-    """Whether the lead's machine handles the message. A heartbeat that names neither a worker nor a
-    server is the lead's own."""
+    """Whether the lead's machine handles the message. The lead's own heartbeat names neither a
+    worker nor a server."""
     kind = type(message)
     if kind is m.Alive:
         return message.worker >= 0 or message.server >= 0

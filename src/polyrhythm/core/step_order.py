@@ -1,10 +1,10 @@
 """The order in which the models of a job make their steps, such as critic, critic, generator.
 
-*All workers make their steps in one order, which repeats. The lead learns the order from the steps:
-it is complete when every model has made a step and the model of the first step makes another one,
-which begins the next repetition. A worker is refused if its next step is not the next one in the
-order.* Each step of the order is learned from the worker that makes it first, so a worker with
-another order is noticed even in the first repetition.
+*All workers make their steps in one order, which repeats. The lead learns the order from the steps.
+The order is complete when every model has made a step and the model of the first step makes another
+one, which begins the next repetition. The lead refuses a worker whose step is not the next one in
+the order.* It learns each step from the worker that makes the step first, so it notices a worker
+with another order even in the first repetition.
 
 This matters only where servers make the steps (kind gradient), because each contribution is then
 one step of one model. With kind local a contribution contains the changes of all models, and any
@@ -67,8 +67,8 @@ class StepOrder(msgspec.Struct):
         return None
 
     def _learn(self, at: frozenset[int], model: int) -> frozenset[int]:
-        """Extend the known order, if this member is the first to reach its end. Its step with
-        `model` is either the next one of the order, or the first of a repetition. Returns the
+        """Extend the known order if this member is the first to reach its end. Its step with
+        `model` is the next step of the order, or the first step of a repetition. Returns the
         position of that step."""
         (place,) = at
         if place < len(self.order):

@@ -14,8 +14,8 @@ from polyrhythm.wire.messages import JobSpec
 _FIRST_NS = 500_000_000
 _MOST_NS = 30 * 10**9
 _QUICK_NS = 10 * 10**9
-"""A death within this time after the start is quick: after five quick deaths in a row the process
-is given up."""
+"""A death within this time after the start counts as quick. A process is not started again after
+five quick deaths in a row."""
 _LONG_NS = 60 * 10**9
 _QUICK_DEATHS = 5
 
@@ -46,18 +46,18 @@ class RespawnDecision(msgspec.Struct, frozen=True):
 class _Past:
     since_ns: int
     deaths: int = 0
-    """The number of deaths since the process last contributed or lived for a minute."""
+    """The number of deaths since the process last contributed or ran for a minute."""
     quick: int = 0
 
 
 class Respawn:
-    """Decides when a process that died is started again.
+    """Decides when to start a process again that has died.
 
-    *The first time, that is half a second after its death. The delay doubles with each further
-    death, up to 30 s. It is half a second again after a life in which a worker contributed, or that
-    lasted for a minute. A process that dies five times in a row within ten seconds of its start is
-    not started again, even if it contributed. Otherwise a worker that always fails at the same
-    point would be started for ever.*
+    *The delay is half a second after the first death, and doubles with each further death, up to 30
+    s. It begins at half a second again when a worker has contributed, or when the process has run
+    for a minute. A process that dies five times in a row within ten seconds of its start is not
+    started again, even if it contributed. Otherwise a worker that always fails at the same point
+    would be started for ever.*
 
     Workers, and servers that held slices, are started again only with `--respawn`. A server that
     dies before all servers of the job have joined holds no slices, so it is always started again.
@@ -91,7 +91,7 @@ class ProcessLoss(Enum):
     """What the death of a server process means for the job."""
 
     LEAD = auto()
-    """The lead ran in this process: the job ends."""
+    """The lead ran in this process, so the job ends."""
     NOTHING = auto()
     """The server held no slices: start it again, with or without `--respawn`."""
     PERHAPS_SLICES = auto()
@@ -117,8 +117,8 @@ class Loss(msgspec.Struct, frozen=True):
     """How a job ended before it reached a goal."""
 
     reason: str | None
-    """The code of the lead's reason for the end; None if the lead gave none, because the command that
-    runs the job noticed the loss of the lead itself."""
+    """The lead's reason for the end, as a code. None if the lead gave none: the command that runs
+    the job has noticed the loss of the lead itself."""
     servers: int
     """How many dead servers the command that runs the job knows of."""
     rounds: int
@@ -139,7 +139,7 @@ class Resuming:
 
     *With `--on-loss resume`, a job that has lost slices or its lead continues from its newest
     checkpoint. After three consecutive resumes without a new checkpoint it ends, because the same
-    fault would probably stop it again.* The job continues without the servers that died, unless
+    fault would probably end it again.* The job continues without the servers that died, unless
     `--respawn` starts them again.
     """
 

@@ -36,7 +36,7 @@ def parse_duration(text: str) -> int:
 
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 _MOST = 2**60
-"""The largest size that is accepted: a larger one is a mistake, and would not fit into the 64 bits
+"""The largest size that is accepted. A larger one is a mistake, and does not fit into the 64 bits
 of a number in a message."""
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([a-zA-Z]+)", re.ASCII)
 _UNIT = re.compile(r"([kmgt]?)b|([kmgt])|([kmgt])ib?", re.ASCII | re.IGNORECASE)
@@ -131,7 +131,8 @@ _ROUNDS = "rounds"
 
 
 class Schedule(msgspec.Struct):
-    """When the next cut is due, as `--checkpoint-every` says: every `60s`, or every `100rounds`."""
+    """Decides when the next cut is due. `--checkpoint-every` gives a time (`60s`) or rounds
+    (`100rounds`)."""
 
     every_ns: int | None = None
     every_rounds: int | None = None
@@ -172,8 +173,8 @@ Value = TypeVar("Value")
 
 
 def keep_last(values: list[Value], value: Value, most: int) -> None:
-    """Add a value to a list, and keep the last `most` values. *State is kept in lists and not in
-    deques, because a snapshot can contain only lists* (`core/lead/state.py`)."""
+    """Add a value to a list, and keep the last `most` values. *State uses lists instead of deques,
+    because a snapshot can contain only lists* (`core/lead/state.py`)."""
     values.append(value)
     if len(values) > most:
         del values[0]

@@ -1,6 +1,6 @@
-"""Measures the fastest exchange that this host allows: with the same processes, copies and
-additions as in a job, but with one byte as the signal, and without frames, machines and journal.
-`bench exchange` prints which share of this speed a job reaches.
+"""Measures the fastest exchange that this host allows: with the processes, copies and additions of
+a job, but with one byte as the signal, and without frames, machines and journal. `bench exchange`
+prints which share of this speed a job reaches.
 
 This is a separate program, so that nothing else runs in the process.
 """

@@ -9,8 +9,8 @@ from polyrhythm.io.limits import allowed_threads, usable_cores
 
 def share_of_cores(workers: int, servers: int) -> int:
     """The number of cores for each worker, on a host with this many workers and servers. One core
-    is left for every server, so that threads of workers do not take the servers' time. A lower number
-    in `OMP_NUM_THREADS` applies."""
+    is left for every server, so that threads of workers do not take the servers' time.
+    `OMP_NUM_THREADS` can lower the number."""
     share = max(1, (usable_cores() - servers) // max(1, workers))
     return min(share, allowed_threads(os.environ) or share)
 

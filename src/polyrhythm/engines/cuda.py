@@ -1,7 +1,8 @@
 """Looks for CUDA devices without initialising CUDA in this process.
 
-*A process that is forked after CUDA was initialised cannot use CUDA. Even asking for the number of
-devices may initialise it, depending on the driver. So the fork server asks in its own process.*
+*A process that is forked after CUDA was initialised cannot use CUDA. With some drivers, even a
+query of the number of devices initialises CUDA. So the fork server looks for devices in a separate
+process.*
 """
 
 import os
@@ -62,7 +63,7 @@ def _nothing_found() -> CudaFound:
 
 
 def why_missing(version: str, *, built: bool, environ: Mapping[str, str]) -> str:
-    """Why torch finds no CUDA device, and what helps."""
+    """Why torch finds no CUDA device, and what the user can do."""
     if not built:
         return (
             f"torch {version} is built without it; install a torch with CUDA, or use --devices cpu"

@@ -34,7 +34,7 @@ class EngineRun:
     lost: int = 0
     """How many servers died and were not started again."""
     lead_lost: bool = False
-    """Whether the lead died or fell silent, so that it could not report how the job ended."""
+    """Whether the lead died or became silent, so it could not report how the job ended."""
     interrupted: int = 0
     """The number of the signal that stopped the job; 0 if none did."""
     at_once: bool = False
@@ -55,9 +55,9 @@ class Wanted(Enum):
 class EngineWatch:
     """What a command does while its job runs. `say` shows one line to the user. `tick` is called a
     few times a second. `listening` is called with the address of the lead. `record` adds text to
-    the log of a process, and does not show it, because the user sees the text elsewhere. `wanted`
-    is called a few times a second, and says whether to stop the job. `hand` is called with lines of
-    the journal that are perhaps not in its file."""
+    the log of a process without showing it, because the user sees it elsewhere. `wanted` is called
+    a few times a second, and says whether to stop the job. `hand` is called with lines of the
+    journal that may be missing from its file."""
 
     say: Callable[[str], None]
     tick: Callable[[], None] = lambda: None

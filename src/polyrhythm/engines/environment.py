@@ -1,6 +1,6 @@
 """Environment variables for the C library and OpenMP in the processes of the local engine. Values
-that the user has set stay. Both libraries read the variables when they are loaded, so they are set
-before a process starts."""
+that the user has set stay. Both libraries read the variables when they are loaded, so the variables
+must be set before a process starts."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -8,13 +8,13 @@ from collections.abc import Mapping, Sequence
 from polyrhythm.io.secretfile import VARIABLE
 
 BEYOND_CACHE = {"GLIBC_TUNABLES": "glibc.cpu.x86_non_temporal_threshold=0x40000"}
-"""This variable makes large copies bypass the cache (`tensors/copying.py`). It has an effect only
+"""With this variable, large copies bypass the cache (`tensors/copying.py`). It has an effect only
 with glibc on x86."""
 WITHOUT_CUDA_INIT = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
-"""This variable makes `torch.cuda.is_available()` ask the driver's management library. Otherwise
-the function initialises CUDA, and the processes that are forked afterwards cannot use CUDA."""
+"""With this variable, `torch.cuda.is_available()` asks the driver's management library. Otherwise
+the function initialises CUDA, and processes that are forked afterwards cannot use CUDA."""
 AT_REST = {"OMP_WAIT_POLICY": "passive"}
-"""This variable makes idle threads of OpenMP sleep at once. By default they spin for a while."""
+"""With this variable, idle threads of OpenMP sleep at once. By default they spin for a while."""
 
 
 def environment(threads: Sequence[int]) -> Mapping[str, str]:

@@ -20,15 +20,15 @@ def name_of(number: int) -> str:
 
 
 def signal_again(number: int, stopped: str) -> NoReturn:
-    """Give this process the signal that has stopped its job, now that the signal's former handler is
-    restored: Ctrl-C raises KeyboardInterrupt, SIGTERM ends the process, and a handler of the user's
-    program runs. If the program goes on after that, KeyboardInterrupt says what was stopped."""
+    """Give this process the signal that has stopped its job, after the former handler is restored:
+    Ctrl-C raises KeyboardInterrupt, SIGTERM ends the process, and a handler of the user's program
+    runs. If the program continues after its handler, KeyboardInterrupt says what was stopped."""
     signal.raise_signal(number)
     raise KeyboardInterrupt(f"{stopped} was stopped by {name_of(number)}")
 
 
 def exit_words(error: SystemExit) -> str:
-    """How a worker ended whose code called `sys.exit`, in words: with the number or the text that
+    """Describe the end of a worker whose code called `sys.exit`, with the number or the text that
     the code gave."""
     if error.code is None or isinstance(error.code, int):
         return f"exit status {int(error.code or 0)}"

@@ -3,15 +3,16 @@ forked processes do not have to.
 
 The fork server stays single-threaded, runs no job itself and never initialises CUDA, because a
 process that is forked afterwards could not use CUDA. It reports every child that was started or has
-exited. When the engine is gone, it kills all children. It ignores SIGINT and SIGTERM, because a
-service manager may send SIGTERM to all processes of a job, which needs the fork server until it has
+exited. When the engine is gone, it kills all children. It ignores SIGINT and SIGTERM. A service
+manager may send SIGTERM to all processes of a job, and the job needs the fork server until it has
 shut down cleanly.
 """
 
 import gc
 
 if __name__ == "__main__":
-    gc.disable()  # imports make little garbage, and to search for it takes a tenth of their time
+    # imports produce little garbage, and collecting it would take a tenth of their time
+    gc.disable()
 
 import os
 import selectors
@@ -74,7 +75,7 @@ def main(engine: socket.socket, preload: list[str], *, cuda: bool, steps: bool) 
                 _end(children)
             if descriptors:
                 _fork(engine, body, descriptors[0], children, (woken, waker))
-            else:  # the kernel leaves a descriptor out for which the process has no number left
+            else:  # if the process has no free descriptor number, the kernel drops the descriptor
                 _tell(engine, Exit(fault=too_few()), children)
 
 

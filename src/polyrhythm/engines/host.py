@@ -1,13 +1,12 @@
 """The interface between the supervision of a job and the place where its processes run.
 
-`engines/supervisor.py` decides which processes are started, started again and ended. A *host* starts
-them, carries messages between them and the supervisor, and reports how they end. `engines/local.py`
-is the host that starts children of this machine.
+`engines/supervisor.py` decides which processes are started, started again and ended. A *host*
+starts them, carries messages between them and the supervisor, and reports how they end.
+`engines/local.py` is the host that starts children of this machine.
 
-*The supervisor needs nothing but this interface.* A process that cannot reach the folder of the run
-sends what belongs into this folder: the lines of the journal and the files of the model in its
-messages (`engines/requests.py`), its output as `Printed`. `engines/records.py` writes them into the
-folder.
+*The supervisor needs only this interface.* A process that cannot reach the folder of the run sends
+the contents of its files to the engine: lines of the journal and parts of the model in messages
+(`engines/requests.py`), its output as `Printed`. `engines/records.py` writes them into the folder.
 """
 
 import signal
@@ -49,24 +48,23 @@ class Exited:
 
 @dataclass(frozen=True, slots=True)
 class HostLost:
-    """The host cannot start processes any more. The processes that run may go on."""
+    """The host cannot start processes any more. Running processes may continue."""
 
     how: str
 
 
 @dataclass(frozen=True, slots=True)
 class Noticed:
-    """The host has noticed something, such as the death of a machine. It is recorded in the
-    journal."""
+    """The host has noticed something, such as the death of a machine. The journal records it."""
 
     reason: Reason
     said: bool = True
-    """Whether the user must see it now."""
+    """Whether to show it to the user now."""
 
 
 @dataclass(frozen=True, slots=True)
 class MustLeave:
-    """These processes must leave the job, because their machine is taken away soon."""
+    """These processes must leave the job, because their machine will be removed soon."""
 
     names: Sequence[str]
 
@@ -83,14 +81,14 @@ class ProcessHost(Protocol):
         """Prepare to start processes."""
 
     def start(self, request: ChildRequest) -> None:
-        """Start a process, in place of the one with the same name that has ended. The host fills in
+        """Start a process. A process with the same name must have ended before. The host fills in
         what only it knows: the device of the worker (`device`), the address on which the process
         listens (`host`), and the folder in which it may write (`folder`). Raises JobFailed if
         processes cannot be started any more."""
 
     def prepare(self, name: str) -> None:
-        """The process with this name has ended, and `start` follows soon: begin what takes long and
-        needs no request, such as to find a place."""
+        """The process with this name has ended, and `start` will follow soon. Begin slow
+        preparations that need no request, such as finding a place for the process."""
 
     def tell(self, name: str, told: Told) -> None:
         """Send a message to a process. A message to a process that has ended is dropped."""
@@ -99,7 +97,7 @@ class ProcessHost(Protocol):
         """Send SIGTERM or SIGKILL to a process, unless it has ended."""
 
     def wait(self, timeout_s: float) -> Sequence[HostEvent]:
-        """What has happened since the last call, in order. If nothing has, wait for at most
+        """The events since the last call, in order. If there are none, wait for at most
         `timeout_s`. Raises JobFailed if a process could not be started."""
 
     def close(self) -> None:
@@ -107,8 +105,8 @@ class ProcessHost(Protocol):
 
 
 class Control(Protocol):
-    """The end of a process that an engine has started. Any thread may call `tell`. *When the engine is
-    gone, the process ends.*"""
+    """The process's end of the connection to its engine. Any thread may call `tell`. *When the
+    engine is gone, the process ends.*"""
 
     def tell(self, told: Told) -> None:
         """Send a message to the engine."""

@@ -1,7 +1,7 @@
-"""The engine that runs all servers and workers in this process: the same machines and nodes over
-memory links, with one thread per worker. It is for debugging, for notebooks, and for tests.
+"""The engine that runs all servers and workers in this process, with one thread per worker and
+memory links between the nodes. It is for debugging, for notebooks, and for tests.
 
-What workers print goes to the terminal as it is, so that a debugger can use the terminal. *While a
+What workers print goes directly to the terminal, so that a debugger can use the terminal. *While a
 worker is stopped in a debugger, the engine shows no progress.*
 """
 
@@ -60,9 +60,9 @@ def in_debugger(threads: Iterable[threading.Thread]) -> bool:
 def _stacks() -> str:
     """The stacks of all threads of this process.
 
-    *The stack of a thread that runs must not be walked frame by frame in Python: the thread may go
-    on between two frames, and the interpreter then reads frames that are gone (CPython 3.11
-    crashes). `faulthandler` writes all stacks while no other thread can run.*
+    *Python code must not walk the stack of a running thread frame by frame: the thread may continue
+    meanwhile, and the interpreter would read frames that no longer exist (CPython 3.11 crashes).
+    `faulthandler` writes all stacks while no other thread can run.*
     """
     file = os.memfd_create("stacks")
     try:
@@ -156,9 +156,9 @@ class InlineEngine:
 
 
 def _stdout_to_stderr() -> contextlib.AbstractContextManager[object]:
-    """Send the output of workers to stderr if stdout is a file or a pipe, because the result of the
-    command is written there. If stdout is a terminal, it also gets the output, because a debugger needs
-    the true stdout."""
+    """If stdout is a file or a pipe, send the output of workers to stderr, because stdout gets the
+    result of the command. If stdout is a terminal, it also gets the output, because a debugger
+    needs the true stdout."""
     if sys.stdout is None or sys.stdout.isatty():
         return contextlib.nullcontext()
     return contextlib.redirect_stdout(sys.stderr)
@@ -334,7 +334,7 @@ def _work(
         try:
             yield main
         except (Exception, SystemExit) as error:
-            # note it before the worker leaves, because the others may fail when it has left
+            # note the failure before the worker leaves: the others may fail when it has left
             run.errors[name] = error
             raise
 
@@ -347,8 +347,8 @@ def _work(
 
 
 def _raise_first(run: InlineRun) -> None:
-    """Raise a worker's error. Prefer a worker that failed by itself to a worker that stopped
-    because another one failed."""
+    """Raise a worker's error. Prefer a worker that failed first to workers that stopped because of
+    it."""
     errors = sorted(run.errors.values(), key=lambda error: isinstance(error, PolyrhythmError))
     if errors:
         raise errors[0]

@@ -1,5 +1,5 @@
-"""The engine that runs servers and workers as processes of this machine. A fork server starts them;
-each has a control socket, over which it exchanges messages with the engine."""
+"""The engine that runs servers and workers as processes of this machine. A fork server starts the
+processes. Each process exchanges messages with the engine over a control socket."""
 
 import contextlib
 import os
@@ -149,7 +149,7 @@ class LocalHost:
             self.tell(request.name, Told(main=request.main))
 
     def prepare(self, name: str) -> None:
-        pass  # to fork a process takes no time
+        pass  # forking a process takes almost no time
 
     def _send(self, request: ChildRequest, control: socket.socket) -> None:
         """Ask the fork server to start a process with this control socket."""
@@ -179,7 +179,7 @@ class LocalHost:
     # -- messages ------------------------------------------------------------------------------
 
     def tell(self, name: str, told: Told) -> None:
-        with contextlib.suppress(OSError):  # the child has died, and the fork server will report it
+        with contextlib.suppress(OSError):  # the child has died; the fork server will report it
             self._children[name].control.sock.sendall(pack_line(told))
 
     def signal(self, name: str, number: signal.Signals) -> None:
@@ -249,8 +249,8 @@ class LocalHost:
         return [*events, Exited(child.name, status, how)]
 
     def _find_ended(self) -> list[HostEvent]:
-        """The fork server is dead, so no exit is reported any more: a child has ended when its control
-        socket is closed. Its exit status is not known."""
+        """Handle the death of the fork server: it reports no exit any more, so a child has ended
+        when its control socket is closed. Its exit status is unknown."""
         events: list[HostEvent] = []
         for child in self._children.values():
             if child.control.ended and not child.exited:
@@ -291,9 +291,8 @@ class LocalHost:
 
 
 def _stderr() -> int:
-    """The descriptor of stderr. In a notebook `sys.stderr` may have no descriptor; the descriptor
-    of the process's stderr is returned then. If the process was started without stderr, the null device
-    is opened instead."""
+    """The descriptor of stderr. If `sys.stderr` has none, as in a notebook: that of the process's
+    stderr. If the process was started without stderr: that of the null device."""
     if sys.stderr is None:
         return subprocess.DEVNULL
     try:
@@ -303,8 +302,8 @@ def _stderr() -> int:
 
 
 def _end_of(process: subprocess.Popen[bytes], timeout_s: float) -> int:
-    """Wait for the end of a process, and return its status. `Popen.wait` with a timeout looks for the
-    end only from time to time, up to 50 ms late."""
+    """Wait for the end of a process, and return its status. `Popen.wait` with a timeout checks only
+    from time to time, and so returns up to 50 ms late."""
     if process.poll() is not None:
         return process.returncode
     try:

@@ -37,15 +37,15 @@ class FailureLines:
         self._since_s = time.monotonic()
 
     def say(self, *, now: bool = False) -> None:
-        """Show the failures. Without `now`, wait a moment first, because other workers may fail for
-        the same reason."""
+        """Show the failures. Unless `now` is given, first wait a moment, because other workers may
+        fail for the same reason."""
         if now or time.monotonic() > self._since_s + _GATHER_S:
             for line in self.take():
                 self._say(line)
 
     def take(self, said: str = "") -> list[str]:
-        """Return the lines that were not shown yet, as a part of another message. Failures whose
-        reason is in the text `said` are left out."""
+        """Return the lines that were not shown yet, for use in another message. Leave out failures
+        whose reason is in the text `said`."""
         unsaid = {name: how for name, how in self._unsaid.items() if how not in said}
         lines = failure_lines(unsaid)
         self._unsaid.clear()
@@ -78,8 +78,8 @@ class Reports:
         self._watch.ended(name)
 
     def show(self, *, now: bool = False) -> None:
-        """Show the reports. Without `now`, wait a moment first, because other processes may report
-        the same thing."""
+        """Show the reports. Unless `now` is given, first wait a moment, because other processes may
+        report the same thing."""
         if now or time.monotonic() > self._since_s + _GATHER_REPORTS_S:
             for note, names in self._unsaid.values():
                 self._say(report_in_words(note.what, names, note.fields))

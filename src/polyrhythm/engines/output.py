@@ -1,8 +1,8 @@
 """Sends the output of a child process to its log, `logs/worker-3.log` in the folder of the run. The
 command that trains shows the lines of the log in its terminal (`observe/output.py`).
 
-The log is the file behind the descriptors 1 and 2, so the output of C code and of processes that the
-user's code starts is in it too. *If a log cannot be written, training goes on.*
+The descriptors 1 and 2 refer to the log, so it also contains the output of C code and of processes
+that the user's code starts. *If a log cannot be written, training goes on.*
 """
 
 import contextlib
@@ -53,10 +53,9 @@ def begin_again(log: Path) -> None:
     (`worker-3.log.1`) and replaces the one that was renamed before. So the newest output is always
     kept, and a process needs at most about twice the limit on the disk.
 
-    The new log gets its name when all output goes to it. So a reader that finds the new log knows
-    that this process writes nothing more to the renamed log. The new log is created before the
-    earlier renamed log is deleted. So the two have different inodes, by which readers recognise a
-    log.
+    The new log gets its name only when all output goes to it. So a reader that finds the new log
+    knows that the renamed log is complete. The new log is created before the earlier renamed log is
+    deleted, so the two have different inodes, by which readers recognise a log.
 
     *A log is replaced only if an earlier check has found the same file.* Before that, the terminal
     may still be showing the rest of the previous log, which is deleted when this log is renamed.
@@ -80,7 +79,7 @@ def _rename(log: Path) -> None:
 
 
 def end() -> None:
-    """Write what is in the buffers. Call this when the process ends: no new log is begun after it,
+    """Write the buffered output. Call this when the process ends. No new log is begun after it,
     because the process could end before the new log has its name."""
     _replacing.acquire()
     flush()
@@ -127,14 +126,14 @@ class _Unfinished:
 
 class _Log(io.FileIO):
     """A descriptor of the log. *Output begins a new line if the unfinished line before it was
-    written to the other descriptor or is a progress bar.* So lines are not joined."""
+    written to the other descriptor, or is a progress bar.* So lines are not joined."""
 
     def __init__(self, fd: int, unfinished: _Unfinished) -> None:
         super().__init__(fd, "w", closefd=False)
         self._unfinished = unfinished
         self._lost = 0
-        """How many bytes could not be written, for example because the disk is full, and were not
-        reported in the log yet."""
+        """How many bytes could not be written, for example because the disk is full, and are not
+        mentioned in the log yet."""
         self._cut = False
         """Whether the last line in the log is not finished."""
 
@@ -146,7 +145,8 @@ class _Log(io.FileIO):
         return len(written)
 
     def _put(self, written: bytes) -> None:
-        """Write to the log. What cannot be written is lost, and a line in the log says so later."""
+        """Write to the log. If the write fails, the output is lost, and the log later reports how
+        much."""
         before = self._before(written[:1])
         if self._lost:
             line_end = "\n" if self._cut else ""
@@ -192,7 +192,7 @@ class LogSizes:
         self._found: dict[str, int] = {}
         """Per process, the inode of the log that the last check found."""
         self._told: dict[str, int] = {}
-        """For each process, the inode of the log that it was told to replace."""
+        """For each process, the inode of the log that it must replace."""
 
     def large(self, names: Iterable[str]) -> Iterator[str]:
         """Those of these processes that must begin new logs. Call this a few times a second."""

@@ -1,6 +1,8 @@
-"""What the processes of a job have in common, and how a process that an engine has started exchanges
-messages with the engine and reports its failure. `server_process.py` and `worker_process.py` have the
-two kinds of processes."""
+"""The common parts of the processes of a job. Also: how a process that an engine has started
+exchanges messages with the engine and reports its failure.
+
+`server_process.py` and `worker_process.py` have the two kinds of processes.
+"""
 
 import os
 import socket
@@ -30,15 +32,16 @@ _SWITCH_INTERVAL_S = 1e-4
 
 
 def settle_in() -> None:
-    """Set up this process for its threads. Every process of a job calls this first, also one that
-    the user has started for another purpose."""
+    """Set up this process for its threads. Every process of a job calls this first, even if the
+    user has started the process for another purpose."""
     crashpoint.arm()
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
 
 
 def end_with_own_threads() -> None:
     """End this process when one of polyrhythm's own threads fails. Otherwise the process would seem
-    alive without doing its work. A thread of the user's code ends as in any Python program."""
+    alive without doing its work. A failing thread of the user's code ends as in any Python
+    program."""
     threading.excepthook = _die
 
 
@@ -57,7 +60,7 @@ class SocketControl:
     """Lines of JSON over a socket. *The process ends when the engine closes the socket or is gone.*"""
 
     def __init__(self, sock: socket.socket, begin_log: Callable[[], None]) -> None:
-        """`begin_log`: begin a new log, because the present one is large."""
+        """`begin_log`: called to begin a new log, because the present one is large."""
         self._sock = sock
         self._begin_log = begin_log
         close_when_forked(sock)
@@ -123,7 +126,7 @@ def run_process(request: ChildRequest, control: Control, run: Run) -> int:
 
 
 def _lost_link(error: PolyrhythmError) -> bool:
-    """Whether a worker failed because it has lost a link and cannot make it again."""
+    """Whether a worker failed because it lost a link that it cannot restore."""
     if isinstance(error, Refused):
         return error.code in ("link-lost", "rejoin-failed")
     return isinstance(error, LinkEnded)

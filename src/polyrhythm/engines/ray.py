@@ -1,9 +1,9 @@
 """The engine that runs servers and workers on a Ray cluster, each as an actor (`ray_process.py`).
 
-Ray starts, places and ends the processes; the supervisor of all engines decides which are started, and
-when again (`supervisor.py`, `core/supervision.py`). *Ray restarts no actor by itself.* Messages between
-the engine and the processes are calls of their actors. Tensors never travel through Ray: the processes
-have links of their own.
+Ray starts, places and ends the processes. The supervisor, which all engines share, decides which
+processes to start and restart (`supervisor.py`, `core/supervision.py`). *Ray restarts no actor by
+itself.* Messages between the engine and the processes are calls of their actors. Tensors never
+travel through Ray: the processes have direct links.
 
 *When this process ends, Ray ends all actors of the job and removes the group of its servers.*
 """
@@ -53,7 +53,8 @@ from polyrhythm.errors import JobFailed
 from polyrhythm.release import VERSION
 
 _KILLED_S = 5.0
-"""How long after an order to kill a process it counts as ended, if Ray has not reported the end."""
+"""After an order to kill a process, it counts as ended after this time, even if Ray has not
+reported the end."""
 
 
 class RayEngine:
@@ -93,15 +94,16 @@ class RayHost:
         self._code = Path(self._job.path).read_bytes() if self._job.path else b""
         self._actors: dict[str, Actor] = {}
         self._new: set[str] = set()
-        """The processes whose newest actors are made and were not started yet."""
+        """The processes whose newest actors exist and have no request yet."""
         self._unseen: list[HostEvent] = []
-        """The ends of processes that were not started yet. They are reported when these are."""
+        """The ends of processes that were not started yet. They are reported once these are
+        started."""
         self._placing = Placing(self._job.start_timeout_s, time.monotonic())
         self._watch: ClusterWatch | None = None
         self._dead: set[str] = set()
         self._control = ControlService()
         self._unkilled: list[Actor] = []
-        """To be killed when the control service is back."""
+        """The actors to kill when the control service is back."""
 
     # -- starting ------------------------------------------------------------------------------
 
@@ -170,7 +172,7 @@ class RayHost:
             ready, _ = ray.wait(list(calls), timeout=timeout_s)
             ready, _ = ray.wait(list(calls), num_returns=len(calls), timeout=0)
             for call in ready:
-                if not calls[call].ended:  # it may have ended with its node just now
+                if not calls[call].ended:  # the actor may have ended with its node just now
                     events += self._hear(calls[call])
         else:
             time.sleep(timeout_s)
@@ -234,7 +236,7 @@ class RayHost:
         return self._end(actor, -signal.SIGKILL, ending(-signal.SIGKILL))
 
     def _give_up_places(self) -> None:
-        """Give up the processes that have no place yet, because the job has ended."""
+        """Give up the processes without a place: the job has ended."""
         for name, actor in self._actors.items():
             if actor.place is None:
                 actor.given_up = True
@@ -283,7 +285,7 @@ class RayHost:
 
     def _ordered(self, notices: Sequence[HostEvent], ended: Sequence[Exited]) -> list[HostEvent]:
         """The notices come before the ends that they explain. If the lead's process has ended, they
-        come after them, because the lead cannot write them any more."""
+        come after its end, because the lead cannot write them any more."""
         leads = any(each.name == self._lead for each in ended)
         return [*ended, *notices] if leads else [*notices, *ended]
 
@@ -293,7 +295,7 @@ class RayHost:
             actors = [each for each in self._on_node(node) if not each.ended and not each.leaves]
             names = [each.name for each in actors]
             if not names or not self._new.isdisjoint(names):
-                continue  # wait until all processes on it were started
+                continue  # wait until all processes on the node were started
             lead = self._lead if self._lead in names else None
             address, store = addresses.get(node, node), bool(self._job.store)
             yield from map(Noticed, node_drains(address, names, lead, store=store))

@@ -1,8 +1,9 @@
 """Creates the actors of a job on a Ray cluster, and gives each its place.
 
-The servers are one placement group, which spreads them over the nodes and is removed when the job ends.
-Each worker has its place for itself: Ray places it when it can, and an autoscaler sees those that wait.
-In a trial of Ray Tune, all processes have their places in the placement group of the trial.
+The servers are one placement group, which spreads them over the nodes and is removed when the job
+ends. Each worker has a separate place: Ray places it when there is room, and an autoscaler sees
+waiting workers. In a trial of Ray Tune, all processes have their places in the placement group of
+the trial.
 """
 
 import contextlib
@@ -42,20 +43,20 @@ class Actor:
     place: ActorPlace | None = None
     ended: bool = False
     died_s: float | None = None
-    """When it ended without an exit status."""
+    """When the process ended without an exit status."""
     killed_s: float | None = None
-    """When it was ordered to be killed."""
+    """When the supervisor ordered to kill the process."""
     leaves: bool = False
-    """Whether it was told to leave, because its node is drained."""
+    """Whether the process was told to leave, because its node will be removed."""
     given_up: bool = False
-    """Whether it was killed because it had no place when the job ended."""
+    """Whether the process was killed because it had no place when the job ended."""
 
     @property
     def address(self) -> str:
         return "" if self.place is None else self.place.address
 
     def listen(self) -> None:
-        """Ask for what the process sends next."""
+        """Request the next messages of the process."""
         self.heard = self.handle.hear.remote(self.confirmed)
 
     def kill(self) -> None:
@@ -113,7 +114,8 @@ class ActorMaker:
         self._bundles = {name: number for number, name in enumerate(servers)}
 
     def make(self, name: str) -> Actor:
-        """Create the next actor of a process. It loads its modules until it is started."""
+        """Create the next actor of a process. It loads its modules while it waits for its
+        request."""
         demand = self._demands[name]
         made = self._made[name] = self._made.get(name, 0) + 1
         incarnation = f" ({made})" if made > 1 else ""
@@ -148,7 +150,7 @@ class ActorMaker:
 
     def leave_bundle(self, name: str) -> None:
         """Place the next actor of this process outside the group of the servers, because its bundle
-        stays on a node that is taken away."""
+        stays on a node that will be removed."""
         self._bundles.pop(name, None)
 
     def remove_group(self) -> None:
@@ -158,7 +160,7 @@ class ActorMaker:
 
 @functools.cache
 def _actor_class() -> Any:
-    remote: Any = ray.remote  # its types do not know all of its options
+    remote: Any = ray.remote  # Ray's types do not know all of its options
     return remote(concurrency_groups=GROUPS, max_restarts=0, max_task_retries=0)(RayProcess)
 
 

@@ -23,7 +23,7 @@ _DIAL_S = 5.0
 _LOOK_S = 1.0
 """How often the nodes of the cluster are looked at."""
 _SILENT_S = 10.0
-"""How long a look at the cluster may take."""
+"""How long a query of the cluster may take."""
 CLOSE_S = 10.0
 """How long the last calls to the cluster may take."""
 _DEBUGGER = "PYTHONBREAKPOINT"
@@ -48,13 +48,14 @@ def joined(given: str | None, cpus: float) -> Iterator[None]:
             yield
         finally:
             if not within(CLOSE_S, ray.shutdown):
-                atexit.unregister(ray.shutdown)  # or the exit of this process waits again
+                # otherwise the exit of this process would wait again
+                atexit.unregister(ray.shutdown)
                 atexit.register(_exit_without_ray)
 
 
 def _exit_without_ray() -> None:
-    """End this process without Ray's own clean-up, which would crash: threads of Ray hang, because
-    the cluster does not answer."""
+    """End this process without Ray's own clean-up. The clean-up would crash: threads of Ray hang,
+    because the cluster does not answer."""
     atexit.unregister(_exit_without_ray)
     atexit._run_exitfuncs()
     flush()
@@ -91,8 +92,8 @@ def _join(address: str | None, cpus: float) -> None:
 
 
 def _running_cluster() -> str | None:
-    """The address of the cluster of this machine; None if none answers. Ray keeps a note of the newest
-    one, also when it was killed, and would wait for that one for minutes."""
+    """The address of the cluster of this machine; None if none answers. Ray keeps the address of
+    the newest cluster even after it was killed, and would wait for it for minutes."""
     try:
         found: str = ray._private.services.get_ray_address_from_environment(AUTO, None)
     except ConnectionError:
@@ -157,8 +158,8 @@ def _messages_of_ray_kept_away() -> Iterator[None]:
 
 
 def within(seconds: float, act: Callable[[], object]) -> bool:
-    """Call this on another thread, because it may wait for a cluster that is gone. Returns whether it
-    came to its end in time. An error of Ray means that there is nothing left to do."""
+    """Run a call on another thread, because it may wait for a cluster that is gone. Returns whether
+    it ended in time. An error of Ray means that there is nothing left to do."""
 
     def run() -> None:
         with contextlib.suppress(Exception):
@@ -207,8 +208,8 @@ class ClusterWatch:
             self._ended.wait(_LOOK_S)
 
     def newest(self) -> Look | None:
-        """The last state of the cluster that was read since the last call; None if none was
-        read. A control service that hangs takes a connection and does not answer."""
+        """The newest state of the cluster since the last call; None if there is none. A control
+        service that hangs accepts a connection but does not answer."""
         found = None
         with contextlib.suppress(queue.Empty):
             while True:

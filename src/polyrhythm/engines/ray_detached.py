@@ -1,11 +1,11 @@
-"""Jobs that go on when their command has ended (`--engine ray --detach`).
+"""Jobs that continue after the end of their command (`--engine ray --detach`).
 
-A detached actor runs what the command would run otherwise. It owns all actors of the job, so Ray ends
-these, and removes the group of the servers, when the actor ends. *It runs on the node of the command,
-because the folder of the run is there.* So `status`, `why` and `stop` find the run as usual.
+A detached actor does the work of the command. It owns all actors of the job, so when it ends, Ray
+ends these and removes the group of the servers. *It runs on the node of the command, because the
+folder of the run is there.* So `status`, `why` and `stop` find the run as usual.
 
-The actor has a connection to the command, which ends when the command knows whether the job has begun,
-or is gone. *Until the job has begun, it ends with its command.* The actor keeps its answer as long as
+The actor is connected to the command until the command knows whether the job has begun, or has
+itself ended. *Until the job has begun, it ends with its command.* The actor keeps its answer while
 the connection lasts.
 """
 
@@ -30,11 +30,11 @@ from polyrhythm.engines.ray_cluster import joined
 from polyrhythm.errors import JobFailed, PolyrhythmError, UsageError
 
 LOG = "command.log"
-"""What the command would print, in the folder of the run."""
+"""The output of the command, in the folder of the run."""
 _ASK = "ask"
 _ASK_S = 0.5
 _OWN = ("RAY_", "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "PYTHONPATH")
-"""The beginnings of the names of variables that the actor keeps as Ray has set them."""
+"""The prefixes of the environment variables that the actor keeps as Ray has set them."""
 
 Job = Callable[[Callable[[], None]], object]
 """Runs the job until it ends, and calls its argument when the lead listens."""
@@ -50,7 +50,7 @@ class _BegunRun:
 
 @dataclass(frozen=True, slots=True)
 class _Surroundings:
-    """What the actor takes over from the command."""
+    """The parts of the command's environment that the actor uses."""
 
     user: int
     folder: str
@@ -82,7 +82,7 @@ class DetachedJob:
         self._begun = threading.Event()
         self._failed: str | None = None
         self._released = threading.Event()
-        """Set when the command knows whether the job has begun, or is gone."""
+        """Set when the command knows whether the job has begun, or has itself ended."""
         link = socket.socket(socket.AF_UNIX)
         link.connect(caller)
         threading.Thread(target=self._until_released, args=(link,), daemon=True).start()
@@ -131,8 +131,8 @@ class DetachedJob:
 
 
 def detach(job: Job, run_dir: Path, address: str | None) -> None:
-    """Let a detached actor run this job. Returns when the job has begun. Until then, what the job
-    prints is shown. Raises JobFailed if it does not begin; a KeyboardInterrupt ends it."""
+    """Let a detached actor run this job. Returns when the job has begun, and shows its output until
+    then. Raises JobFailed if the job does not begin; a KeyboardInterrupt ends the job."""
     if (
         not ray.is_initialized()
         and choose_address(address, os.environ.get("RAY_ADDRESS"), None) == HERE
@@ -146,7 +146,7 @@ def detach(job: Job, run_dir: Path, address: str | None) -> None:
         joined(address or AUTO, 0),
         socket.socket(socket.AF_UNIX) as caller,
     ):
-        caller.bind(f"\0polyrhythm-{secrets.token_hex(16)}")  # it needs no file
+        caller.bind(f"\0polyrhythm-{secrets.token_hex(16)}")  # a function needs no file
         caller.listen()
         actor = None
         try:
@@ -164,7 +164,7 @@ def detach(job: Job, run_dir: Path, address: str | None) -> None:
 
 
 def _create(job: Job, run_dir: Path, log: str, caller: str) -> Any:
-    remote: Any = ray.remote  # its types do not know all of its options
+    remote: Any = ray.remote  # Ray's types do not know all of its options
     here = ray.get_runtime_context().get_node_id()
     actor = (
         remote(concurrency_groups={_ASK: 1}, max_restarts=0)(DetachedJob)

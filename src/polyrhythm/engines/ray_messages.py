@@ -1,8 +1,8 @@
-"""What a process in a Ray actor sends to the engine and gets from it. The engine calls methods of the
-actor (`ray_process.py`) that put messages here and take them.
+"""The messages between a process in a Ray actor and the engine. The engine calls methods of the
+actor (`ray_process.py`), which add messages here and take them away.
 
-*Nothing that the process has sent is lost while it lives: an entry is taken again until the engine has
-said that it arrived.*
+*While the process lives, nothing that it has sent is lost: an entry is returned again until the
+engine has confirmed it.*
 """
 
 import os
@@ -18,12 +18,12 @@ from polyrhythm.core.cluster import with_node
 from polyrhythm.engines.requests import Told, encode
 
 _MOST_NBYTES = 4 << 20
-"""How many bytes of messages one `hear` returns, unless the first one is longer."""
+"""The most bytes of messages that one `hear` returns. A single longer message is returned too."""
 _LOOK_S = 0.1
 """How often the output of the process is read."""
 _READ_NBYTES = 256 << 10
 _MARKS = (b":job_id:", b":actor_name:", b":task_name:")
-"""Ray writes lines that begin so into the output of its processes, for its own use."""
+"""The prefix of lines that Ray writes into the output of its processes, for its own use."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class ActorPlace:
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """What a process has sent. The entries are lines of `Told`, or bytes that the process has printed.
+    """The entries that a process has sent: lines of `Told`, or bytes that the process has printed.
     `status`: the exit status, if the process has ended and these are its last entries."""
 
     first: int
@@ -94,8 +94,8 @@ class Outbox:
 
 
 class Inbox:
-    """The messages of the engine. They are numbered, because Ray may run the calls that bring them in
-    another order."""
+    """The messages from the engine. They are numbered, because Ray may run the calls that carry
+    them in another order."""
 
     def __init__(self) -> None:
         self._next = 0
@@ -113,10 +113,11 @@ class Inbox:
 
 
 class ActorControl:
-    """The end of a process in an actor. Ray ends the process when the engine is gone."""
+    """The actor's end of the connection to the engine. Ray ends the process when the engine is
+    gone."""
 
     def __init__(self, inbox: Inbox, outbox: Outbox, address: str) -> None:
-        """`address`: that of the node."""
+        """`address`: the address of the node."""
         self._inbox = inbox
         self._outbox = outbox
         self._address = address
@@ -138,15 +139,14 @@ class ActorControl:
 
 
 class OutputReader:
-    """Reads what this process prints from the files to which Ray sends it, so that it also reaches the
-    log in the folder of the run. What a process prints just before it crashes is in Ray's files
-    only."""
+    """Reads the output of this process from the files to which Ray sends it. So the output also
+    reaches the log in the folder of the run. Output just before a crash is in Ray's files only."""
 
     def __init__(self, outbox: Outbox) -> None:
         self._outbox = outbox
         self._files: dict[int, int] = {}
-        """Where to read on, in each file. The descriptors are of this reader alone, so a file that is
-        deleted is read to its end."""
+        """The position in each file. Only this reader uses these descriptors, so it reads a deleted
+        file to its end."""
         self._unread: dict[int, bytes] = {}
         self._ended = threading.Event()
         for number in (1, 2):
@@ -173,7 +173,7 @@ class OutputReader:
             self._outbox.put(shown, printed=True)
 
     def end(self) -> None:
-        """Read the rest. A thread of the user's code may go on printing, which is left out."""
+        """Read the rest. Output that a thread of the user's code prints later is not read."""
         self._ended.set()
         self._thread.join()
         for file in self._files:

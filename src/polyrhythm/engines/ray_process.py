@@ -71,8 +71,8 @@ class RayProcess:
         self._inbox.put(number, line)
 
     def warm(self) -> None:
-        """Import what the process needs. Ray would set the number of threads from the CPUs of the
-        actor, and to all cores if it has none."""
+        """Import what the process needs, and set the number of threads. Ray would derive it from
+        the CPUs of the actor, and use all cores if there are none."""
         from polyrhythm.engines.environment import rest_at_once
 
         # torch reads these variables when it is loaded
@@ -120,13 +120,13 @@ class RayProcess:
         return run_process(self._placed(request, folder, code), control, _role(request.role))
 
     def _placed(self, request: ChildRequest, folder: Path, code: bytes) -> ChildRequest:
-        """The request with what only this node knows."""
+        """The request, with the fields that only this node can fill in."""
         copy = ""
         if request.job.path:
             original = Path(request.job.path)
             (folder / original.name).write_bytes(code)
             copy = str(folder / original.name)
-            # the file may import modules that lie beside it, if this node has its folder
+            # the file may import modules from its folder, if this node has the folder
             sys.path.append(str(original.parent))
         return msgspec.structs.replace(
             request,
@@ -153,8 +153,7 @@ class RayProcess:
 
 
 def _role(role: str) -> "Run":
-    """What runs in a process of this role. Its modules are loaded here, and those of the other role are
-    not."""
+    """The function that a process of this role runs. It loads only the modules of this role."""
     if role == "server":
         from polyrhythm.engines.server_process import serve
 

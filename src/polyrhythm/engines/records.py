@@ -1,5 +1,5 @@
-"""Writes into the folder of a run what processes without access to this folder send: the lines of the
-journal, what they print, and the files of the model."""
+"""Writes files of the run's folder for processes without access to it: the journal, logs and model
+files."""
 
 import contextlib
 import os
@@ -18,15 +18,15 @@ from polyrhythm.observe.runs import JOURNAL
 
 
 class _Timed(msgspec.Struct):
-    """The field of a line of the journal that says when it was written."""
+    """The field in a line of the journal with the time at which the line was written."""
 
     at_s: float = 0.0
 
 
 class Records:
-    """*What cannot be written, for example because the disk is full, does not stop the job.* Lines of
-    the journal are held and written later, output is lost, and a file that is not whole gets no
-    name, which `say` reports."""
+    """*If a file cannot be written, for example because the disk is full, the job continues.* Lines
+    of the journal are held and written later. Output is lost. An incomplete file gets no name, and
+    `say` reports it."""
 
     def __init__(self, run_dir: Path, say: Callable[[str], None]) -> None:
         self._run_dir = run_dir
@@ -35,7 +35,7 @@ class Records:
         self._newest = (0.0, 0.0)
         """The time of the newest line on the clock of the journal, and when it came."""
         self._given_up: set[str] = set()
-        """The files of the model of which a part could not be written."""
+        """The files of the model that lack a part, because it could not be written."""
 
     def write_lines(self, lines: Sequence[msgspec.Raw]) -> None:
         if self._journal is None:
@@ -46,20 +46,20 @@ class Records:
             self._newest = (msgspec.json.decode(lines[-1], type=_Timed).at_s, time.monotonic())
 
     def note(self, what: str, fields: Mapping[str, Any]) -> None:
-        """Write a line of the command that runs the job, after the lead has ended. A journal that the
-        lead's process has written itself gets no such line."""
+        """Write a line of the command that runs the job, after the lead has ended. If the lead's
+        process wrote the journal itself, the line is dropped."""
         if self._journal is not None:
             at_s, came_s = self._newest
             now_s = round(at_s + time.monotonic() - came_s, 6)
             self._journal.add(msgspec.json.encode({"at_s": now_s, "what": what, **fields}))
 
     def retry(self) -> None:
-        """Try to write the lines that are held. Call this a few times a second."""
+        """Try to write the held lines. Call this a few times a second."""
         if self._journal is not None:
             self._journal.retry()
 
     def print(self, name: str, data: bytes) -> None:
-        """Add output of a process to its log. A large log is renamed, and a new one begun."""
+        """Add output of a process to its log. Rename a large log, and begin a new one."""
         log = log_file(self._run_dir, name)
         with contextlib.suppress(OSError):
             log.parent.mkdir(exist_ok=True)
@@ -71,7 +71,7 @@ class Records:
                 finish_renaming(log)
 
     def write_file(self, part: FilePart) -> None:
-        """Write a part of a file of the model. The file gets its name when it is whole."""
+        """Write a part of a file of the model. The file gets its name once it is whole."""
         path = self._run_dir / Path(part.name).name
         unfinished = path.with_name(f"{path.name}.part")
         if not part.at:

@@ -60,16 +60,16 @@ class ChildRequest(msgspec.Struct, frozen=True, kw_only=True):
     run_dir: str = ""
     """The folder of the run on the machine of the engine."""
     folder: str = ""
-    """The folder in which this process may write, if it cannot reach `run_dir`. It then sends to the
-    engine what belongs into `run_dir`."""
+    """The folder in which this process may write, if it cannot reach `run_dir`. The process then
+    sends the engine everything that belongs into `run_dir`."""
     code: str = ""
-    """The copy of the job's file on the machine of this process; empty if the job's own path holds
-    here."""
+    """The copy of the job's file on the machine of this process; empty if the job's own path is
+    valid here."""
     threads: int = 1
     """How many threads torch uses in this worker."""
     device: str = CPU
-    """The device of this worker. In a request to the engine: what the worker asks for, such as `auto`
-    (`core/devices.py`)."""
+    """The device of this worker. In a request to the engine: what the worker asks for, such as
+    `auto` (`core/devices.py`)."""
     trace: bool = False
     check: bool = False
     debug: bool = False
@@ -132,7 +132,7 @@ class Told(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """From a child: a report while it runs. From the engine to the lead's process: a line for the
     journal."""
     journal: JournalPart | None = None
-    """From the lead's process: lines of the journal that are perhaps not in its file, or that the
+    """From the lead's process: lines of the journal that may be missing from its file, or that the
     engine must write."""
     file: FilePart | None = None
     """From a lead's process that cannot write into the folder of the run: a part of the model."""
@@ -162,8 +162,8 @@ def pack_line(value: msgspec.Struct) -> bytes:
 def listening_fields(
     request: ChildRequest, address: Address, *, indexed: bool = True
 ) -> dict[str, Any]:
-    """What the journal says about how to join. `indexed`: the job is in the index of this user's
-    jobs, where other commands find its secret and its file by the address."""
+    """The journal's information on how to join. `indexed`: the index of this user's jobs contains
+    the job, so other commands can find its secret and its file by the address."""
     job = request.job
     without_file = job.served or ":" in job.name
     return {

@@ -80,8 +80,8 @@ def _options(request: ChildRequest, control: Control) -> NodeOptions:
 
 
 def _send_model(request: ChildRequest, control: Control, files: Sequence[Path], place: str) -> str:
-    """Send the files of a model to the engine, and remove them. Returns where the engine puts
-    them."""
+    """Send the files of a model to the engine, and remove them here. Returns the paths at which the
+    engine stores them."""
     for path in files:
         nbytes = path.stat().st_size
         with path.open("rb") as file:
@@ -99,7 +99,7 @@ def _registered(request: ChildRequest, address: m.Address) -> AbstractContextMan
     if not request.leads or not request.secret_file or request.secret is None:
         return nullcontext(True)
     if request.folder:
-        return nullcontext(False)  # the index is on the machine of the engine
+        return nullcontext(False)  # the index must be on the machine of the engine
     entry = ListedJob(
         host=address.host,
         port=address.port,
@@ -171,8 +171,8 @@ def _serve_at(
 
 
 def _hand_over(journal: FileJournal | SentJournal | None, control: Control) -> None:
-    """Send the lines of the journal to the engine that are perhaps not in its file. If the file could
-    not be written, try again."""
+    """Send the engine those lines of the journal that may be missing from its file. If the file
+    could not be written, try again."""
     if journal is not None:
         journal.retry()
         if (part := journal.part()) is not None:
@@ -202,7 +202,8 @@ def _journal(
         raise PolyrhythmError(f"cannot write to {request.own_dir}: {error.strerror}") from None
     journal.note("listening", **listening_fields(request, address, indexed=indexed))
     if journal.fault is not None:
-        raise PolyrhythmError(journal.fault)  # nothing is lost yet, so the job should not begin
+        # nothing is lost yet, so it is better not to begin the job
+        raise PolyrhythmError(journal.fault)
     return journal
 
 
@@ -256,7 +257,7 @@ def serve_remote(
             sys.exit(128 + signals[0])
         leave()
 
-    # From its admission on the job counts on this server, so a signal must not end it at once
+    # once admitted, the server holds slices for the job, so a signal must not end it at once
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
     admitted = _enter(to_lead, address, job, digest, secret)

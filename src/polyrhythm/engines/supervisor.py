@@ -60,14 +60,13 @@ _TICK_S = 0.2
 _LAST_WORD_S = 2.0
 """How long the lead may take to report how the job ended, after the last worker has ended."""
 _FAILED_S = 0.4
-"""Replaces `_LAST_WORD_S` if workers failed. It is short, so that one line reports the reasons and
-the end of the job."""
+"""Replaces `_LAST_WORD_S` if workers failed. It is short, so that one line reports both the reasons
+and the end of the job."""
 _SERVER_END_S = 1.0
 """How long the supervisor waits for the report that a server has died, when a worker has lost a
 link."""
 _LEAD_LOST_S = 1.0
-"""When the first process gives up a silent lead, the other processes have this long to do so
-too."""
+"""Once the first process gives up a silent lead, the others have this long to do the same."""
 _STOPPING = (
     "the job waits until every worker has run its code after the training loop; press Ctrl-C {times}"
     " to end at once"
@@ -101,9 +100,9 @@ class JobProcess:
     over: bool = False
     """Whether the process was told that the job has ended. If so, its exit is not a failure."""
     leaves: bool = False
-    """Whether the process was told to leave, because its machine is taken away soon."""
+    """Whether the process was told to leave, because its machine will be removed."""
     missed: bool = False
-    """Whether this server has died and the lead goes on without it."""
+    """Whether this server has died and the lead continues without it."""
     signals: set[int] = field(default_factory=set)
     """The signals that the supervisor has sent to the process."""
 
@@ -113,8 +112,8 @@ class JobProcess:
 
     @property
     def was_ended(self) -> bool:
-        """Whether the process ended because the job did: it was told so, or a signal of the
-        supervisor killed it."""
+        """Whether the process ended because of the end of the job: it was told so, or a signal of
+        the supervisor killed it."""
         return self.over or (self.status is not None and -self.status in self.signals)
 
     @property
@@ -129,8 +128,7 @@ class JobProcess:
 
 
 class Processes:
-    """The processes of a job by name: those that run, and those that have ended and were not started
-    again."""
+    """The processes of a job by name, except those that were replaced after their end."""
 
     def __init__(self, host: ProcessHost, records: Records) -> None:
         self._host = host
@@ -166,8 +164,8 @@ class Processes:
         self._host.tell(process.request.name, told)
 
     def record(self, what: str, fields: Mapping[str, Any]) -> None:
-        """Add a line to the journal. It is sent to the lead's process. If that has ended, the line is
-        written here, provided that the process did not write the journal itself."""
+        """Add a line to the journal. The lead's process writes it. If that process has ended, the
+        line is written here, unless the process wrote the journal itself."""
         lead = self.lead
         if lead is None:
             self._records.note(what, fields)
@@ -191,8 +189,8 @@ class Respawning:
         start: Callable[[ChildRequest], object],
         prepare: Callable[[str], object],
     ) -> None:
-        """`start` is called for every process that must be started, with its request. `prepare` is
-        called before that with its name, when the process has ended."""
+        """`start` is called with the request of every process that must be started. `prepare` is
+        called before, with the name of a process that has ended."""
         self._processes = processes
         self._run = run
         self._say = say
@@ -200,7 +198,7 @@ class Respawning:
         self._prepare = prepare
         self._respawn = Respawn()
         self._due: dict[str, tuple[int, ChildRequest]] = {}
-        """Per name of a process: when to start it again, and its request."""
+        """Per name of a process, its request and the time at which to start it again."""
 
     def __bool__(self) -> bool:
         """Whether any process is planned to be started again."""
@@ -213,8 +211,8 @@ class Respawning:
         self._respawn.on(Trained(name), time.monotonic_ns())
 
     def plan(self, process: JobProcess) -> Reason | None:
-        """Plan to start this process again. If it died too often, the process is given up, and the
-        reason is returned."""
+        """Plan to start this process again. If it has died too often, give it up and return the
+        reason."""
         name = process.request.name
         decision = self._respawn.on(Died(name, process.how), time.monotonic_ns())
         assert decision is not None
@@ -334,17 +332,16 @@ class ProcessStop:
 
     def _workers_must_leave(self, stopping_s: float) -> bool:
         """Whether to send a signal to the workers: the lead has ended a stopped job, or takes too
-        long to end it. If workers got the signal before that and left, the lead would count them as
-        lost."""
+        long to end it. Workers that leave after an earlier signal would count as lost."""
         if self._run.ended is not None:
             return self._before_end
         return stopping_s > _HURRY_S
 
 
 class Supervisor:
-    """Runs one job on a host of processes. If there are fewer requests than the job has workers, more
-    workers join by `polyrhythm worker`. In that case the lead, and not the supervisor, decides what
-    happens to a job without workers."""
+    """Runs one job on a host of processes. If there are fewer requests than the job has workers,
+    more workers join by `polyrhythm worker`. In that case the lead decides what happens to a job
+    without workers."""
 
     def __init__(
         self, requests: Sequence[ChildRequest], host: ProcessHost, watch: EngineWatch
@@ -373,9 +370,10 @@ class Supervisor:
         self._stopping = ProcessStop(self._processes, self._run)
         self._said_stopping = False
         self._orphans: list[tuple[float, JobProcess]] = []
-        """Workers that ended because they had lost a link, and when they count as failed."""
+        """Workers that have lost a link and ended, each with the time at which it counts as
+        failed."""
         self._deaths: list[JobProcess] = []
-        """Servers that have died, while the lead has not decided yet whether the job continues without
+        """Dead servers about which the lead has not decided yet whether the job continues without
         them."""
         self._opened = False
         self._starting = True
@@ -403,7 +401,8 @@ class Supervisor:
                     raise JobFailed(failed) from None
                 self._run.failed = self._run.failed or failed
             except SystemExit:
-                # what watches the job ends this process, and the lead has no time to write this
+                # the process that watches the job ends this process, and the lead has no time to
+                # write this
                 self._records.note("ended", {**STOPPED.noted(), "failed": False})
                 raise
             finally:
@@ -460,7 +459,7 @@ class Supervisor:
         self._reports.show(now=True)
 
     def _turn(self) -> None:
-        """Handle messages and exits for a moment. Then act on the state of the job."""
+        """Handle messages and exits for a moment, then react to the state of the job."""
         for event in self._host.wait(_TICK_S):
             self._on_event(event)
         self._watch.tick()
@@ -477,7 +476,8 @@ class Supervisor:
             return
         if self._starting:
             self._run.interrupted = self._run.interrupted or signal.SIGINT
-            raise _EndAtOnce  # processes that are still starting cannot leave the job as others do
+            # processes that are still starting cannot leave the job in the normal way
+            raise _EndAtOnce
         if wanted is Wanted.STOP_NOW:
             self._stopping.stop()
         elif not self._stopping.waits_for_workers:
@@ -503,7 +503,7 @@ class Supervisor:
             case HostLost() if self._lead is None:
                 raise JobFailed(event.how)
             case HostLost() if self._run.failed is None:
-                # The other processes are well, so the lead ends the job and saves the model.
+                # The other processes are unaffected, so the lead ends the job and saves the model.
                 self._fail(event.how)
 
     def _let_leave(self, process: JobProcess) -> None:
@@ -546,7 +546,7 @@ class Supervisor:
 
     def _lose_lead(self, process: JobProcess, failed: str) -> None:
         """Note that a process has given up the silent lead. The job ends a moment later, because no
-        process can go on without the lead."""
+        process can continue without the lead."""
         process.lead_lost = True
         if self._lead_lost is None:
             self._lead_lost = failed
@@ -560,7 +560,7 @@ class Supervisor:
             return  # `_end_without_lead` reports that the lead is silent
         self._reports.ended(name)
         if not self._said_stopping:
-            # say so if an operator has stopped the job
+            # mention an operator who has stopped the job
             self._say_stopping()
         over = self._stopping.is_ending
         if process.request.leads and self._stopping.waits_for_workers and self._run.ended is None:
@@ -576,17 +576,18 @@ class Supervisor:
             self._on_server_exit(process, over=over)
             return
         if process.orphaned:
-            # the server at the other end of the link may have died, which is reported in a moment
+            # the server at the other end of the link may have died; the host will report it in a
+            # moment
             self._orphans.append((time.monotonic() + _SERVER_END_S, process))
         else:
             self._on_worker_failure(process)
 
     def _on_left(self, process: JobProcess) -> None:
-        """Handle a process that has left because its machine is taken away: start it again if the
+        """Handle a process that has left because its machine will be removed. Start it again if the
         job restarts processes, or cannot begin without it."""
         gathered = self._members.gathered(self._job.servers)
         needed = process.request.role == "server" and not gathered
-        process.ending = "its machine is taken away"
+        process.ending = "its machine will be removed"
         if self._job.respawn or needed:
             self._restart(process, needed=needed)
 
@@ -601,8 +602,8 @@ class Supervisor:
             self._failures.note(name, process.how)
 
     def _judge_orphans(self, *, now: bool = False) -> None:
-        """Decide whether workers that have lost a link have failed. If the job ends because of a dead
-        server, they have not."""
+        """Decide whether workers that have lost a link have failed. They have not if a dead server
+        ends the job."""
         ended_by = self._members.ended_by()
         if self._run.lead_lost or (ended_by is not None and ended_by.code in LOSSES):
             self._orphans.clear()
@@ -646,15 +647,15 @@ class Supervisor:
         self._deaths = [process for process in self._deaths if not process.missed]
         for process in missed:
             if self._stopping.is_ending:
-                continue  # the message about the end of the job says what matters
+                continue  # the message about the end of the job is more important
             if self._job.respawn:
                 self._restart(process)
             else:
                 self._say(_died(process))
 
     def _name_lost_server(self) -> None:
-        """If the lead has ended the job because a server of this command died with its slices, say how
-        that server died. The lead knows only that the link has ended."""
+        """If the lead has ended the job because a server of this command died with its slices,
+        report how that server died. The lead knows only that the link has ended."""
         ended_by = self._members.ended_by()
         if ended_by is None or ended_by.code != "server-died" or self._run.failed is None:
             return
@@ -683,7 +684,7 @@ class Supervisor:
     # -- conditions that no process reports ----------------------------------------------------
 
     def _look_around(self) -> None:
-        """Act on conditions that no process reports: waits that are too long, a deleted folder,
+        """React to conditions that no process reports: waits that are too long, a deleted folder,
         missing processes."""
         if not self._said_stopping:
             self._say_stopping()
@@ -699,8 +700,8 @@ class Supervisor:
         self._stopping.pursue()
 
     def _say_stopping(self) -> None:
-        """Say once that the job shuts down cleanly. The signal handler does not say it,
-        because it may run in the middle of another line of output."""
+        """Report once that the job shuts down cleanly. The signal handler cannot do it, because it
+        may run in the middle of another line of output."""
         by = self._members.stopping_for()
         if by is not None:
             self._stopping.lead_stops()
@@ -767,15 +768,16 @@ class Supervisor:
 
         def stop(number: int, frame: FrameType | None) -> None:
             if self._cleaning:
-                return  # all processes are being ended already
+                return  # all processes are already being ended
             if self._run.interrupted:
                 self._run.at_once = True
                 raise _EndAtOnce
             self._run.interrupted = number
             if not self._opened:
-                return  # `run` looks at `interrupted` when the host is open
+                return  # `run` checks `interrupted` when the host is open
             if self._starting:
-                raise _EndAtOnce  # processes that are still starting cannot leave the job as others do
+                # processes that are still starting cannot leave the job in the normal way
+                raise _EndAtOnce
             self._stopping.stop_in_order()
 
         before = {n: signal.signal(n, stop) for n in (signal.SIGINT, signal.SIGTERM)}

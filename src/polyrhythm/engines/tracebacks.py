@@ -32,8 +32,8 @@ def traceback_of(error: BaseException, *, whole: bool = False) -> str:
 
 
 def begins_in_ours(trace: TracebackType | None) -> bool:
-    """Whether a thread with this traceback is one of polyrhythm's own: its first frame, apart from
-    those of `threading`, is in this package."""
+    """Whether this traceback belongs to a thread of polyrhythm: its first frame, apart from those
+    of `threading`, is in this package."""
     files = [each.filename for each in traceback.extract_tb(trace)]
     own = [file for file in files if Path(file).name != "threading.py"]
     return not own or _is_ours(own[0])
@@ -70,7 +70,8 @@ def _related(error: traceback.TracebackException) -> list[traceback.TracebackExc
 
 
 def _shorten(error: traceback.TracebackException, begin: int) -> bool:
-    """Leave out the frames before `begin`, and those inside polyrhythm, unless no other is left."""
+    """Drop the frames before `begin`, and those inside polyrhythm, unless no other frames are
+    left."""
     kept = [each for each in error.stack[begin:] if not _is_ours(each.filename)]
     if kept:
         error.stack = traceback.StackSummary.from_list(kept)

@@ -92,7 +92,7 @@ class Presence:
     """How this process takes part in the job."""
 
     own_command: bool
-    """Whether a user, and not the engine, started this process as a command. If so, its exit status
+    """Whether a user started this process as a command, instead of an engine. Then its exit status
     names the signal that ended it, as shells and supervisors expect."""
     signal: int = 0
     """The number of the first signal that asked the worker to leave; 0 if none came."""
@@ -137,7 +137,7 @@ def presence(
 
 def why_left(node: WorkerNode, error: BaseException | None) -> tuple[Reason, bool]:
     """The reason that a worker gives to the lead when it leaves, and whether its code has failed.
-    `error`: what the code has raised; None if it has ended by itself."""
+    `error`: the exception of the code; None if the code has returned."""
     by_job = isinstance(error, ToldToLeave | JobFailed | Refused | LinkError | CodeMissing)
     if error is None or by_job:
         if node.loop.asked:
@@ -149,7 +149,7 @@ def why_left(node: WorkerNode, error: BaseException | None) -> tuple[Reason, boo
 
 
 def why_failed(error: BaseException) -> Reason:
-    """The reason that a worker whose code raised this error gives to the lead."""
+    """The reason that a worker gives to the lead when its code has raised this error."""
     if isinstance(error, NotFinite):
         return not_finite(error.what, error.tensor, error.step, str(error))
     return failed(exit_words(error) if isinstance(error, SystemExit) else error)
@@ -181,7 +181,7 @@ class LeaveOrders:
 def _handle(
     node: WorkerNode, signals: tuple[signal.Signals, ...], present: Presence
 ) -> Callable[[int], None]:
-    """Handle these signals. Returns what a signal calls."""
+    """Handle these signals. Returns the function that a signal calls."""
 
     def leave_at_once() -> None:
         try:
@@ -201,7 +201,8 @@ def _handle(
 
 
 Code = Callable[[JobSpec, Presence], contextlib.AbstractContextManager[Main]]
-"""Finds the function that the worker runs, when the worker has joined and knows the job."""
+"""Returns the function that the worker runs. It is called when the worker has joined and knows the
+job."""
 
 
 def run_worker(
@@ -216,7 +217,8 @@ def run_worker(
 ) -> Presence:
     """Join the job whose lead is at this address, train, and leave."""
     with presence(node, signals, own_command=own_command, orders=orders) as present:
-        # join before the user's code is loaded: the lead can then end a job whose code hangs there
+        # join before loading the user's code: the lead can then end a job whose code hangs while it
+        # is loaded
         job = node.join(lead)
         with code(job, present) as main:
             train(main, node, job, slowdowns)
@@ -229,7 +231,8 @@ def train(
     job: JobSpec,
     slowdowns: Mapping[str, str] | None = None,
 ) -> None:
-    """Run the user's `main`. `slowdowns` changes what the job says about slowing down this worker."""
+    """Run the user's `main`. `slowdowns`: changes to the job's rules about slowing down this
+    worker."""
     slowdown = Slowdowns.parse(job.slowdowns).of(node.name).amended(slowdowns or {})
     use_device(node.device)
     worker = Worker(node, job, slowdown)
@@ -340,7 +343,7 @@ def _options_from_outside(
 
 
 def _without_effect(job: JobSpec, option: str, *, share_data: bool) -> list[str]:
-    """What to tell the user about the given option to share data."""
+    """A hint for the user about the given option to share data."""
     why = sharing_fault(job, traits_of(job.sync)) if share_data else None
     return [] if why is None else [f"{option} has no effect: {why}"]
 
@@ -519,7 +522,7 @@ class ConnectedWorker(Worker):
 
 
 _present: tuple[int, ConnectedWorker] | None = None
-"""The process id and the worker of this process. A forked process has no worker of its own."""
+"""The process id and the worker of this process. After a fork, the child has no worker."""
 
 
 def check_absent() -> None:
@@ -643,9 +646,9 @@ class _JobWatch:
     """Ends this process some time after the end of the job. Use it as a context manager around the
     user's code.
 
-    *If the job has ended, and the user's code does not return to its training
-    loop, the process ends after a grace period, as the processes that an engine has started do. The
-    code after the loop may go on.*
+    *If the job has ended and the user's code does not return to its training loop, the process ends
+    after a grace period. Engines give their processes the same grace period.* Code after the
+    training loop may run without a limit.
     """
 
     def __init__(
@@ -808,7 +811,7 @@ def _code_of(
 def _missing(spec: JobSpec, address: str) -> str:
     if spec.served:
         return (
-            "this job has no code of its own: name a file with main(worker), as in 'polyrhythm worker"
+            "this job has no code: name a file with main(worker), as in 'polyrhythm worker"
             f' FILE.py --connect {address}\', or call polyrhythm.connect("{address}") in a program'
         )
     if not spec.path:

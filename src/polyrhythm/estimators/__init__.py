@@ -1,3 +1,3 @@
 """Estimators in the manner of scikit-learn. Import them from `polyrhythm.cluster`, `.mixture`,
-`.linear_model` and `.decomposition`. They need scikit-learn for its conventions only: its validation
-and its base classes. *The arithmetic is that of `polyrhythm.learn.pointwise`.*"""
+`.linear_model` and `.decomposition`. They use scikit-learn's validation and base classes. *All
+computation is in `polyrhythm.learn.pointwise`.*"""

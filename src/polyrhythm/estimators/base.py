@@ -70,7 +70,8 @@ class Estimator(BaseEstimator):
         return FitPlace(self.workers, self.sync, self.address, type(self).__name__)
 
     def _check_starts(self, starts: int) -> None:
-        """Raise an error if this fit consists of several fits, and joins a job, which is one fit."""
+        """Raise an error if this fit consists of several fits and joins a job. A job can only run
+        one fit."""
         if self.address is not None and starts > 1:
             raise ValueError(
                 f"the job at {self.address} runs one fit, and this estimator begins {starts} fits: give"
@@ -86,7 +87,7 @@ class Estimator(BaseEstimator):
         max_passes: int,
         parameter: Arrays | None = None,
     ) -> Fitted:
-        """Run an algorithm on the points. Errors are those that users of scikit-learn expect."""
+        """Run an algorithm on the points. Raises the errors that users of scikit-learn expect."""
         try:
             found = fit_points(
                 algorithm,

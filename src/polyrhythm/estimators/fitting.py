@@ -1,6 +1,5 @@
-"""How an estimator fits: it runs a job of kind statistics in this process or in processes of its
-own, or joins a running job as a worker. *All three ways use the same machines and the same loop of
-a worker.*"""
+"""How an estimator fits: it runs a job of kind statistics in this process or in new processes, or
+joins a running job as a worker. *All three ways use the same machines and the same worker loop.*"""
 
 import json
 import sys
@@ -38,10 +37,10 @@ _CHUNK_POINTS = 8_192
 """Chunks have at least this many points, because the algorithm is called once for each chunk."""
 _CHUNKS_EACH = 4
 _STEP_POINTS = 131_072
-"""If there are many points, a worker visits about this many at a time, and has at least
-`_CHUNKS_EACH` chunks. Chunks are large, because each visit of a chunk is a call that takes time,
-and because chunks move only if a worker dies. A worker has at most 16 chunks. So a worker with more
-than 16 times this many points has larger chunks."""
+"""About how many points a worker visits at a time, if there are many. Chunks are large, because
+each visit of a chunk is a call that takes time, and because chunks move only if a worker dies. But
+a worker has at least `_CHUNKS_EACH` chunks and at most 16, so its chunks may also be larger than
+this."""
 WHOLE_PASSES = "bspb"
 """The policy in which a round is one pass over all points."""
 _HEARTBEAT_S = 20.0
@@ -105,8 +104,8 @@ def fit_points(
 
 
 def _steps(points: int, workers: int, sync: str) -> tuple[int, int]:
-    """How many points a worker visits at a time, and the fewest points of a chunk. With bspb a worker
-    contributes after a pass, however many points it visits at a time."""
+    """How many points a worker visits at a time, and the fewest points of a chunk. With bspb the
+    first number does not change when a worker contributes: after a pass."""
     each = points // workers
     large = min(_STEP_POINTS, each // _CHUNKS_EACH)
     if sync == WHOLE_PASSES and large > BATCH:
@@ -204,8 +203,8 @@ def _joined(fit: _FitWorker, place: FitPlace, max_passes: int) -> Fitted:
 
 
 def unfit(job: JobSpec, algorithm: Algorithm, sync: str, max_passes: int) -> list[str]:
-    """Why a job that runs already would not give the model that a fit in this process gives; empty if
-    it would. `sync`: the policy of the estimator. `max_passes`: after how many passes the fit ends."""
+    """Why a running job would not give the same model as a fit in this process; empty if it would.
+    `sync`: the policy of the estimator. `max_passes`: after how many passes the fit ends."""
     faults = []
     if job.kind != "statistics":
         faults.append(f"its kind is {job.kind}, and estimators contribute statistics")
@@ -216,8 +215,8 @@ def unfit(job: JobSpec, algorithm: Algorithm, sync: str, max_passes: int) -> lis
         )
     elif not traits_of(job.sync).rounds and job.sync != sync:
         faults.append(
-            f"its policy is {job.sync}, under which the fit may diverge (sync={job.sync!r} joins it all"
-            " the same)"
+            f"its policy is {job.sync}, under which the fit may diverge (sync={job.sync!r} joins"
+            f" it anyway)"
         )
     if job.epochs is None:
         faults.append(f"it has no number of passes, and this fit ends after {max_passes}")
@@ -291,8 +290,8 @@ def _processes(
         except Interrupted as interrupted:
             signal = interrupted.result.signal
         except JobFailed as failed:
-            # the worker has written its error to a file: raise that error, as a fit in this process
-            # does
+            # the worker has written its error to a file: raise that error, like a fit in this
+            # process
             for path in sorted(folder.glob("*.error")):
                 raise UsageError(path.read_text()) from failed
             raise

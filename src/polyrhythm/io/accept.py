@@ -1,4 +1,4 @@
-"""Accepting connections without running out of file descriptors.
+"""Accepts connections without running out of file descriptors.
 
 *The last descriptors of a process are a reserve for members. When only the reserve is left, the
 caller closes a connection before it accepts the next one. When no descriptor is left, the new
@@ -18,8 +18,8 @@ _NONE_LEFT = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 class AcceptLimit:
     """Accepts connections from non-blocking listening sockets. It holds one spare descriptor. When
-    no other descriptor is left, it closes the spare one, accepts the connection with the free
-    number, and closes the connection: so the peer is refused and does not wait."""
+    no other descriptor is left, it closes the spare one, accepts the connection with the freed
+    descriptor, and closes the connection. So the peer is refused instead of waiting."""
 
     def __init__(self) -> None:
         self._spare: int | None = None

@@ -1,5 +1,4 @@
-"""Checks of addresses that commands make before they import anything that connects as a process of the
-job."""
+"""Checks of addresses, for commands that have not yet imported the modules of a job's processes."""
 
 import socket
 import time
@@ -15,12 +14,13 @@ _TIMEOUT_S = 2.0
 
 
 _AGAIN_S = 1.0
-"""How soon another attempt to connect may follow."""
+"""The shortest time between two attempts to connect."""
 
 
 def await_listener(host: str, port: int, wait_s: float) -> None:
-    """Wait until a process listens at this address, which need not be known to the name service yet.
-    Return without one after `wait_s` seconds: the command that connects then says what is wrong."""
+    """Wait until a process listens at this address. The name service may not know the address yet.
+    After `wait_s` seconds, return anyway: the command then tries to connect, and reports the
+    error."""
     until_s = time.monotonic() + wait_s
     while (left_s := until_s - time.monotonic()) > 0:
         try:

@@ -1,8 +1,8 @@
 """The interface below a stream link: a carrier reads and writes one socket, and decides how
 payloads travel.
 
-*Only a carrier reads from its socket or writes to it.* A stream that transforms the bytes, such as
-TLS, is therefore one more carrier; no other module has to change.
+*Only a carrier reads from its socket or writes to it.* So a stream that transforms the bytes, such
+as TLS, is a new carrier, and no other module has to change.
 """
 
 import socket
@@ -57,15 +57,15 @@ class Carrier(Protocol):
         """The message that lets the peer unmap this segment; None if it was never offered."""
 
     def consumes(self, frame: Frame) -> bool:
-        """Handle a frame that is meant for the carrier itself, such as an offered segment. Returns
-        False for every other frame."""
+        """Handle a frame for the carrier itself, such as an offered segment. Returns False for
+        every other frame."""
 
     def outlast(self, seconds: float) -> None:
         """See `Link.outlast`."""
 
 
 def unwrap_inline(frame: Frame) -> Payload | None:
-    """The payload of a frame that contains the bytes themselves, not a reference."""
+    """The payload of a frame that contains the bytes themselves instead of a reference."""
     if frame.flags & FLAG_REFERENCE:
         raise LinkError("the peer sent a reference over a link that carries only bytes")
     return Payload(frame.payload) if frame.payload is not None else None

@@ -1,6 +1,8 @@
-"""Two indexes of this user on this host. With `JobIndex` a command finds the secret of the job at
-HOST:PORT, or of a job whose run's folder was deleted; with `RunIndex` it finds a run by its name
-from any folder."""
+"""Two indexes of this user on this host.
+
+With `JobIndex` a command finds the secret of the job at HOST:PORT, or of a job whose run's folder
+was deleted. With `RunIndex` it finds a run by its name from any folder.
+"""
 
 import contextlib
 import os
@@ -232,11 +234,12 @@ class RunIndex:
     """The newest runs of this user, by their names.
 
     *The index is a folder that only this user can read, with one symbolic link to the folder of
-    each run.* The links are made and read at once, so no reader sees a part of one. The index keeps
-    the newest runs. Links to folders that are gone lead nowhere, and are removed when the next run
-    is added. Hosts may share home folders, so the name of a link has the name of its host, and a
-    host removes only its own links, and keeps as many as it would keep alone. A job does not need
-    the index: if it cannot be written, runs are found from their own folder only."""
+    each run.* A link is made in one step, so no reader sees a part of it. The index keeps the
+    newest runs. Links to deleted folders are removed when the next run is added. Hosts may share
+    home folders, so the name of a link contains that of its host, and a host counts and removes
+    only its own links. A job does not need the index: if it cannot be written, runs are found only
+    in the folder that contains them.
+    """
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self._folders = tuple(folder / "runs" for folder in state_folders(environ))

@@ -97,8 +97,8 @@ def available_nbytes() -> int | None:
 
 
 _ENOUGH = 1 << 16
-"""The soft limit is not raised further, because some programs that a user's code may start close all
-descriptors up to the limit, one by one. A process of a job with 1,000 workers and 1,000 servers
+"""The soft limit is raised at most to this number: some programs that a user's code may start close
+all descriptors up to the limit, one by one. A process of a job with 1,000 workers and 1,000 servers
 needs about 8,000."""
 
 
@@ -155,7 +155,7 @@ def any_left() -> bool:
 
 
 def too_few() -> str:
-    """What to tell the user when a process has no descriptor left, or too few."""
+    """What to tell the user when a process has too few descriptors."""
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return (
         f"this process may open {most} files and sockets, and too few of them are free: raise the"

@@ -11,7 +11,7 @@ from polyrhythm.wire.messages import Message
 
 Sendable: TypeAlias = memoryview | Piece
 Measure: TypeAlias = Callable[[str, int, int, int], None]
-"""Called with the peer of a link, and with the times between which this many bytes came."""
+"""Called with the peer of a link, a number of bytes, and the times between which they arrived."""
 
 
 class Payload:
@@ -50,7 +50,7 @@ class Link(Protocol):
 
     @property
     def pollable(self) -> "PollableLink | None":
-        """This link, if a poller can read it; None if it needs a reading thread of its own."""
+        """This link, if a poller can read it; None if it needs a separate reading thread."""
 
     def send(
         self,
@@ -110,12 +110,12 @@ class PollableLink(Link, Protocol):
         """Whether the peer has ended the link. Bytes that it sent before may still be unread."""
 
     def take_buffered(self) -> Iterator[tuple[Message, Payload | None]]:
-        """The messages that were read from the socket together with earlier ones. A poller does not
-        see them, so the caller takes them before it registers the link with a poller."""
+        """Return the messages that were read from the socket together with earlier ones. A poller
+        does not see them, so call this before the link is registered with a poller."""
 
     def divert(self, message: Message) -> None:
-        """Receive the rest of this message's payload into other memory than `land` chose, if it is still
-        arriving. Only the thread that reads the link may call this."""
+        """Receive the rest of this message's payload into other memory than `land` chose, if it is
+        still arriving. Only the thread that reads the link may call this."""
 
     def receive_ready(
         self, *, finish: bool = False, most: int | None = None

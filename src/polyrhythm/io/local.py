@@ -92,7 +92,9 @@ class ReferenceCarrier:
         return self.sock.sendmsg(buffers, (), wait)
 
     def outlast(self, seconds: float) -> None:
-        pass  # do nothing: no network failure can separate the two ends of a link within a host
+        # do nothing: the two ends of a link within a host cannot lose each other through the
+        # network
+        pass
 
     def consumes(self, frame: Frame) -> bool:
         offer = frame.message
@@ -125,8 +127,8 @@ class ReferenceCarrier:
 
 
 def host_identity() -> str:
-    """A text that names the boot of this host, the network namespace and the user. Two processes
-    can have a local link if their texts are equal. Empty if local links are not available."""
+    """A text that identifies the boot of this host, the network namespace and the user. Two
+    processes with equal texts can have a local link. Empty if local links are not available."""
     if not AVAILABLE:
         return ""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()

@@ -17,10 +17,12 @@ class Pollable(Protocol):
 
 
 class Poller:
-    """`poll` waits for readable links, then calls the registered function of each of them once. The
+    """`poll` waits for readable links, then calls the registered function of each of them once. A
     function returns True if it has left messages unread that were already taken from the socket.
-    The next `poll` then calls this function again, after the functions of the other links. One
-    thread calls `poll`; any thread may call the other methods."""
+    The next `poll` then calls it again, after the functions of the other links.
+
+    One thread calls `poll`; any thread may call the other methods.
+    """
 
     def __init__(self) -> None:
         self.idle_ns = 0

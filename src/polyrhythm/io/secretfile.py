@@ -48,8 +48,8 @@ def read_secret(path: Path) -> Secret:
                 raise UsageError(f"the secret file {path} is not a regular file")
             if status.st_uid not in (os.getuid(), _ROOT):
                 raise UsageError(
-                    f"the secret file {path} belongs to another user, who can change it: make a copy"
-                    " of your own"
+                    f"the secret file {path} belongs to another user, who can change it: make"
+                    f" your own copy"
                 )
             if status.st_mode & _OTHERS:
                 raise UsageError(
@@ -72,7 +72,8 @@ def parse_secret(text: bytes, source: str) -> Secret:
         raise UsageError(f"{source} is empty: copy the file 'secret' of the run's folder")
     if len(word) < FEWEST_CHARACTERS or not word.isprintable() or " " in word:
         raise UsageError(
-            f"{source} holds no secret of a job: one line of at least {FEWEST_CHARACTERS} letters"
+            f"{source} does not contain the secret of a job, which is one line of at least"
+            f" {FEWEST_CHARACTERS} letters"
             " and digits, as in the file 'secret' of the run's folder"
         )
     return Secret(word)

@@ -26,8 +26,9 @@ from polyrhythm.wire.messages import Message
 
 
 class Descriptor:
-    """A duplicate of a file descriptor that is to be sent. The owner may close the original before
-    the frame is written, and the original's number could then belong to another file."""
+    """A duplicate of a file descriptor that will be sent. It is needed because the owner may close
+    the original before the frame is written, and the number of the original could then belong to
+    another file."""
 
     __slots__ = ("fd",)
 
@@ -98,9 +99,9 @@ _FEW_CORES = 2
 class Amounts:
     """How many bytes a link hashes at a time.
 
-    With many cores, small amounts are faster: the peer reads the first bytes while the next ones
-    are hashed. With one or two cores, nothing runs at the same time, and each amount costs a switch
-    between the two processes. Large amounts are faster there.
+    With many cores, small amounts are faster: the peer reads the first bytes while the link hashes
+    the next ones. With one or two cores, the two cannot run at the same time, and each amount costs
+    a switch between the processes, so large amounts are faster.
     """
 
     written_nbytes: int
@@ -176,23 +177,25 @@ def _count(sock: socket.socket, what: int) -> int:
 
 
 class Mark(NamedTuple):
-    """How many bytes have arrived over a link until some time. With marks a link measures its rate
+    """How many bytes had arrived over a link at some time. With marks a link measures its rate
     (Aware, §3.2).
 
-    The head of a frame is the paper's forecast message: when it has been read, the clock starts,
-    and it stops when the last byte of the payload has been read. *What counts are the bytes that
-    arrive in between, whether they are read or not*: a reader that was busy finds bytes in the
-    socket's buffer that came earlier, at a time that is not known. If the next frame follows
-    without a break, the clock goes on.
+    The clock starts when the head of a frame, the paper's forecast message, has been read. It stops
+    when the last byte of the payload has been read. If the next frame follows without a break, the
+    clock goes on.
+
+    *The bytes that arrive in between count, whether they are read or not.* When a busy reader finds
+    older bytes in the socket's buffer, it does not know when they came.
     """
 
     at_ns: int
     nbytes: int
 
     def goes_on(self, began: "Mark", now: "Mark") -> bool:
-        """Whether bytes have come since then, the end of a frame that began at `began`, at least half as
-        fast as during this frame. If next to nothing came during this frame, because it was in the
-        socket's buffer when its head was read, that is not known."""
+        """Whether the link stayed busy after a frame. This mark is the end of the frame, `began`
+        its beginning. True if bytes have since arrived at least half as fast as during the frame.
+        If most of the frame was in the socket's buffer when its head was read, its rate is unknown,
+        and the result is False."""
         during = self.nbytes - began.nbytes
         if during < LEAST_NBYTES:
             return False
@@ -201,14 +204,16 @@ class Mark(NamedTuple):
 
 
 class StreamLink:
-    """One thread at a time reads, into the memory that the decoder names. Sending never blocks the
-    caller: small frames are written at once if the socket's buffer has space. All others are
-    written, in order, by the link's own sender thread. The thread that writes a payload hashes it
-    just before. So links hash in parallel, and the bytes are in the cache when the socket copies
-    them."""
+    """Any thread may send. Sending never blocks the caller: it writes small frames at once if the
+    socket's buffer has space, and the link's sender thread writes all others in order. One thread
+    at a time reads, into the memory that the decoder names.
+
+    The thread that writes a payload hashes it just before. So links hash in parallel, and the bytes
+    are in the cache when the socket copies them.
+    """
 
     def __init__(self, carrier: Carrier, peer: str, amounts: Amounts | None = None) -> None:
-        """`amounts`: how much is hashed at a time. None: the amounts for this process's cores."""
+        """`amounts`: how much is hashed at a time. None: the default for this process's cores."""
         self.peer = peer
         self.incarnation = 0
         self.kind = carrier.kind
@@ -331,8 +336,8 @@ class StreamLink:
                 full = nbytes == len(target)
 
     def take_buffered(self) -> Iterator[tuple[Message, Payload | None]]:
-        """The messages that were read from the socket together with earlier ones. A poller does not
-        see them, so the caller takes them before it registers the link with a poller."""
+        """Return the messages that were read from the socket together with earlier ones. A poller
+        does not see them, so call this before the link is registered with a poller."""
         while (received := self._take()) is not None:
             yield received
         while self._carrier.pending:
@@ -474,7 +479,7 @@ class StreamLink:
     def _next_items(self) -> list[Outgoing]:
         """The frames of the next write. A frame with descriptors is written alone, because
         descriptors are sent with the first byte of a write. Frames that must still be hashed are
-        written a few at a time (`io/stream.py`)."""
+        written a few at a time (`Amounts`)."""
         items: list[Outgoing] = []
         buffers = hashes_nbytes = 0
         for item in self._outbox:
@@ -556,8 +561,8 @@ class StreamLink:
                 self._shut()
 
     def _await_delivery(self) -> None:
-        """Wait until the peer's machine has all bytes. *If bytes of the peer arrive after a TCP socket
-        was shut down, the kernel resets the link, and drops what it has not delivered.*"""
+        """Wait until the peer's machine has all bytes. *If bytes from the peer arrive after a TCP
+        socket was shut down, the kernel resets the link and drops undelivered data.*"""
         until_s = time.monotonic() + _LINGER_S
         while (
             not self._closed

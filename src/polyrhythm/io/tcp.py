@@ -32,8 +32,8 @@ _KEEP_ALIVE_S = 30
 """After this long without traffic the kernel probes whether the peer's machine still answers."""
 _PROBE_EVERY_S = 10
 _READ_S = 1
-"""A call that waits for the rest of a payload returns after this time with the bytes that have
-arrived. So `Link.arrivals` also rises while a large payload arrives slowly."""
+"""The longest time that a call waits for the rest of a payload. It then returns with the bytes that
+have arrived, so `Link.arrivals` also rises while a large payload arrives slowly."""
 
 
 class ByteCarrier:

@@ -23,10 +23,10 @@ _MAY_CHANGE = ("params", "lr", "initial_lr", "swa_lr")
 
 
 class Attachment:
-    """The model and the optimizer as they were when they were attached.
+    """The model and the optimizer at the time of `attach`.
 
-    Servers hold their own copy of both. *A change that the servers cannot learn of is refused with
-    an error, which names the tensor and says what to do instead.*
+    Servers hold their own copy of both. *If the user's code makes a change that the servers cannot
+    learn of, it gets an error, which names the tensor and says what to do instead.*
     """
 
     def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
@@ -107,9 +107,9 @@ def difference(
 
 
 _ROUNDINGS = 8
-"""A contribution is the difference between the worker's parameters and the last version, and is
-added to that version again. The sum differs from what the worker computed by at most this many
-rounding errors."""
+"""The tolerance, in rounding errors, between the parameters of a worker and of the version that it
+gets back. The worker sends the difference to the last version, and servers add it to that version
+again, which rounds."""
 
 
 def needs_closure(optimizer: torch.optim.Optimizer) -> bool:
@@ -126,15 +126,14 @@ def loss_of(result: Any) -> torch.Tensor | float | None:
 
 
 class History:
-    """Decides after every version whether the optimizer keeps its state. This is for optimizers whose
-    `step(closure)` evaluates the loss several times: LBFGS, with kind local.
+    """Decides after every version whether the optimizer keeps its state. This is for optimizers
+    whose `step(closure)` evaluates the loss several times: LBFGS, with kind local.
 
-    LBFGS keeps a history of how its last steps have changed the gradient. The next step relies on
-    this history, and assumes that nothing but these steps has changed the parameters. *If the
-    version that answers a contribution has the parameters that this worker computed, the worker
-    keeps them and the history. Otherwise it takes the version's parameters and forgets the
-    history.* So a job with one worker computes what torch computes, bit for bit
-    (docs/decisions/059).
+    *If the new version has the parameters that this worker computed, the worker keeps its
+    parameters and the history. Otherwise it uses the version's parameters and forgets the history.*
+    LBFGS needs this rule: its history records how the last steps have changed the gradient, and is
+    valid only if nothing else has changed the parameters. So a job with one worker computes what
+    torch computes, bit for bit (docs/decisions/059).
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
@@ -159,7 +158,7 @@ class History:
         self._optimizer.state.clear()
 
     def shorten(self, share: float) -> None:
-        """Make only this share of the last step, and forget the history, which is about the whole
+        """Make only this share of the last step, and forget the history, which describes the whole
         step."""
         for parameter, own in zip(self._parameters, self._own, strict=True):
             parameter.detach().copy_(torch.lerp(own, parameter.detach(), share))
@@ -180,8 +179,8 @@ class History:
 
 
 def _same_but_rounded(version: torch.Tensor, own: torch.Tensor, base: torch.Tensor) -> bool:
-    """Whether the version has the parameters `own`, except for rounding errors. Rounding errors
-    arise because the difference between `own` and `base` is sent, and added to `base` again."""
+    """Whether the version has the parameters `own`, except for rounding errors. They arise because
+    the worker sends the difference between `own` and `base`, and servers add it to `base` again."""
     bound = _ROUNDINGS * torch.finfo(own.dtype).eps * (own.abs() + base.abs())
     return bool(((version - own).abs() <= bound).all())
 
@@ -301,13 +300,13 @@ class AttachedOptimizer(torch.optim.Optimizer):
             raise UsageError(f"step(points={points}): give the number of points of this step")
         self._steps.before_step()
         if self.unmade:
-            # the last call of `GradScaler.step` has called `step()`, so this step is not left out
+            # the last call of `GradScaler.step` has called `step()`, so this step counts
             self.unmade.pop()
         self._closure, self._result, self._evaluated = closure, None, False
         if closure is not None and not self._steps.steps_locally:
             self._result = self._evaluate()
         self._steps.step(self, objective, points)
-        # torch's schedulers of the user's optimizer read this, and warn if they come before its step
+        # torch's schedulers read this attribute, and warn if they are called before the first step
         self.inner._opt_called = True  # type: ignore[attr-defined]
         if closure is not None and not self._evaluated:
             # the job has ended, and no step was made; the user's code may still read the loss
@@ -341,8 +340,8 @@ class AttachedOptimizer(torch.optim.Optimizer):
 
     @property
     def _step_supports_amp_scaling(self) -> bool:
-        """`GradScaler.step` reads this attribute. Then it calls `step()`, unless it has found a
-        gradient that is not finite."""
+        """`GradScaler.step` reads this attribute. With True, it calls `step()` unless it has found
+        a gradient that is not finite."""
         self.scales = True
         self.unmade.append(next(_scaler_calls))
         return False
@@ -374,7 +373,7 @@ class AttachedOptimizer(torch.optim.Optimizer):
         self._follow_inner()
 
     def _follow_inner(self) -> None:
-        """Share the new parameter groups of the user's optimizer, which it has got by loading a
+        """Share the parameter groups of the user's optimizer, which are new after it has loaded a
         state."""
         self.param_groups[:] = self.inner.param_groups
         self.inner.param_groups = self.param_groups
@@ -431,7 +430,7 @@ class AttachedOptimizer(torch.optim.Optimizer):
 
     @contextlib.contextmanager
     def _known_rate(self) -> Iterator[None]:
-        """While the learning rate is not known, make steps with the rate 0."""
+        """Make steps with the rate 0 until the learning rate is known."""
         rates = [group.get("lr") for group in self.param_groups] if self.schedules.unknown else []
         groups = [(group, rate) for group, rate in zip(self.param_groups, rates, strict=False)]
         for group, rate in groups:
@@ -463,8 +462,7 @@ class AttachedOptimizer(torch.optim.Optimizer):
             self._history.take_back()
 
     def version_came(self, *, final: bool) -> None:
-        """Take note of the parameters of a new version, which the model has now. `final`: the job
-        has ended."""
+        """Handle a new version, whose parameters the model now has. `final`: the job has ended."""
         if self._history is not None:
             self._history.version_came(final=final)
 
@@ -529,16 +527,17 @@ class AttachedModels:
     def begin_step(self, model: AttachedOptimizer) -> int | None:
         """Begin a step of this model. Returns the number of the model if every contribution is a
         step of one model; None if a contribution contains the steps of all models. Refuses a step
-        that is not the next one in the order of this worker's own steps; the lead compares the
-        orders of all workers."""
+        that does not follow the order of this worker's earlier steps; the lead compares the orders
+        of all workers."""
         if not self.several or not self.steps_on_servers:
             return None
         broken = self._order.step(0, 0, model.number)
         if broken is not None and broken.seen == broken.expected:
             idle = [name for number, name in enumerate(self._names) if number not in broken.seen]
             raise UsageError(
-                f"the first {len(broken.seen):,} steps of {self._worker} follow no order that repeats"
-                f"{', and none is a step of ' + ' or '.join(idle) if idle else ''}: attach only models"
+                f"the first {len(broken.seen):,} steps of {self._worker} have no repeating order"
+                f"{', and none is a step of ' + ' or '.join(idle) if idle else ''}: attach only"
+                f" models"
                 " that make steps, and make the steps in the same order in every cycle; --kind local"
                 " allows any order"
             )
@@ -570,8 +569,8 @@ class AttachedModels:
             model.check_options(steps_on_servers=self.steps_on_servers)
 
     def take_scaled(self) -> list[AttachedOptimizer]:
-        """The models whose step a GradScaler has left out since the last call, in the order of
-        these steps. A model may occur several times."""
+        """The models whose step a GradScaler has left out since the last call, in the order of the
+        steps. A model may occur several times."""
         calls: dict[int, AttachedOptimizer] = {}
         for model in self._models:
             if model.unmade:
@@ -580,8 +579,8 @@ class AttachedModels:
         return [calls[number] for number in sorted(calls)]
 
     def version_came(self, *, final: bool) -> None:
-        """Take note of the parameters of a new version, which the models have now. `final`: the job
-        has ended."""
+        """Handle a new version, whose parameters the models now have. `final`: the job has
+        ended."""
         for model in self._models:
             model.version_came(final=final)
 

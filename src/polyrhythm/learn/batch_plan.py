@@ -28,14 +28,14 @@ class BatchPlan:
         """The number of points that were requested for the present batch."""
 
     def begin(self, batch: int, least: int) -> None:
-        """Set the size of the batches that the user's loop takes, and the smallest size that it may
-        get."""
+        """Set the size of the batches that the user's loop asks for, and the smallest size that it
+        may get."""
         self._whole = batch
         self._cadence.begin(batch, least)
 
     def next_points(self, ahead: Sequence[int] = ()) -> int:
-        """Return the number of points of the next batch. `ahead`: the number of points in each batch
-        that is loaded already and comes before this one."""
+        """The number of points of the next batch. `ahead`: the number of points in each loaded
+        batch that comes before it."""
         if self._window.batches and not ahead:
             return self._batch
         standing = self._standing()
@@ -48,7 +48,7 @@ class BatchPlan:
         return self.sizes.least(self._whole)
 
     def is_still_usable(self, points: int) -> bool:
-        """Whether a batch that was loaded ahead, and planned with this many points, may be the next
+        """Whether a batch with this many points, planned and loaded earlier, may be the next
         one."""
         if self._window.batches:
             return points == self._batch
@@ -63,7 +63,7 @@ class BatchPlan:
         return min(1.0, self._window.batch_points / (batches * self._whole))
 
     def begin_batch(self, points: int) -> None:
-        """Note a batch that the training loop gets. `points`: how many points were requested for
+        """Note that the training loop gets a batch. `points`: how many points were requested for
         it."""
         self._batch = points
 
@@ -78,7 +78,7 @@ class BatchPlan:
 
 
 class Dropping:
-    """Batches that the training loop drops: the loop asks for the next batch without having
+    """Detects batches that the training loop drops: the loop asks for the next batch without having
     computed a gradient.
 
     *The points of such a batch count as visited, or a pass would never end, but they have no

@@ -1,9 +1,9 @@
-"""Loads batches of leased points, ahead of the training loop if the loader has processes of its
-own.
+"""Loads batches of leased points. If the loader has processes, it loads batches before the training
+loop asks for them.
 
-*Points that were given to the loader are not visited yet. They are visited when the training loop
-gets their batch. Before that they can be given back: when the lease changes, when the policy asks
-for another batch size, and when the loop ends. So no point is lost or visited twice.*
+*A point counts as visited when the training loop gets its batch. Points in loaded batches can still
+be given back: when the lease changes, when the policy asks for another batch size, and when the
+loop ends. So no point is lost or visited twice.*
 """
 
 from collections import deque
@@ -81,7 +81,7 @@ class Lookahead:
         self._loader = loader_of(loading, self._seed, batch_sampler=_Draws(self._draw), **arguments)
 
     def take(self, lease: Leased) -> bool:
-        """Take a new lease; see `Points.take`."""
+        """Use a new lease; see `Points.take`."""
         new = not self._points.holds(lease)
         if new:
             self._flush()
@@ -110,8 +110,7 @@ class Lookahead:
         if self._iterator is None or not self._ahead:
             if self._points.exhausted:
                 return None
-            # make a new iterator only here, because a new iterator stops the loading of the one
-            # before it
+            # make a new iterator only here: it would stop the loading of the previous one
             self._iterator = iter(self._loader)
         batch = next(self._iterator)
         return self._ahead.popleft(), batch
@@ -162,8 +161,8 @@ class _Draws:
 
 
 def stream(loading: Loading, first: int, count: int, seed: int) -> Iterator[tuple[int, Any]]:
-    """Yield batches, each with its number of points, until the source has no more. `first` and
-    `count`: this worker takes every `count`-th point or batch, beginning with number `first`."""
+    """Yield batches, each with its number of points, until the source ends. `first` and `count`:
+    this worker uses every `count`-th point or batch, beginning with number `first`."""
     if isinstance(loading.dataset, RayBatches):
         share = (0, 1) if loading.dataset.divided else (first, count)
         yield from _repeated(StridedStream(loading.dataset, *share), batched=False)
@@ -215,10 +214,10 @@ class Sized:
 class StridedStream(IterableDataset[Any]):
     """Every `count`-th point or batch of a stream, beginning with number `first`.
 
-    *Each worker takes its share: every n-th point of a stream, or every n-th batch of a sampler,
-    where n is the number of workers with which the job began. A worker that joins later takes the
+    *Each worker reads its share: every n-th point of a stream, or every n-th batch of a sampler,
+    where n is the number of workers with which the job began. A worker that joins later reads the
     same share as another worker. When the source ends, it begins again. A source that can be read
-    only once, such as a generator, has no points then, and ends the training loop of its worker.*
+    only once, such as a generator, then has no points, and the training loop ends.*
     """
 
     def __init__(self, stream: Iterable[Any], first: int, count: int) -> None:
@@ -244,7 +243,7 @@ class StridedSampler:
 
 
 def leading(batch: Any) -> int:
-    """The number of points of a batch that the data set made itself: the length of its first
+    """The number of points of a batch that the data set has made: the length of its first
     tensor."""
     if isinstance(batch, torch.Tensor):
         return len(batch) if batch.dim() else 1
@@ -309,7 +308,7 @@ class Batches:
         """Points of other workers. They are kept when the user's code begins another loop."""
 
     def of(self, loading: Loading, exchange: Exchange) -> Iterator[Any]:
-        """Yield batches until the job ends, and then contribute what is left."""
+        """Yield batches until the job ends, and then contribute the remaining steps."""
         least = least_of(self._job.min_batch, loading.batch_size)
         exchange.plan.begin(loading.batch_size, least)
         if loading.uncounted:

@@ -1,10 +1,10 @@
 """Which buffers of a model are averaged, and which every worker keeps to itself.
 
-*Running statistics of normalisation layers are averaged. Every other buffer is local, because the
-mean of two workers' values may mean nothing: the mean of two queues of vectors of length 1 has shorter
-vectors.* `attach(..., buffers=...)` says otherwise. Frozen parameters, and parameters outside the
-optimizer, are averaged too: workers that change them, such as the encoder of keys in MoCo, change
-them towards one model.
+*Running statistics of normalisation layers are averaged. Every other buffer is local, because a
+mean of two workers' values may be meaningless: the mean of two queues of unit vectors has shorter
+vectors.* `attach(..., buffers=...)` overrides this. Frozen parameters, and parameters outside the
+optimizer, are averaged too: if workers change them, as in MoCo's key encoder, they move them
+towards one common model.
 """
 
 from collections.abc import Iterator, Mapping
@@ -52,7 +52,7 @@ def sharing_of(
 
 def asked_for(model: torch.nn.Module, spec: ModelSpec) -> list[str]:
     """The buffers that are averaged although they are not running statistics, because the user's
-    code says so."""
+    code asks for it."""
     usual = sharing_of(model, dict(model.named_buffers()), None)
     return [
         each.name for each in spec.tensors if each.sharing == MEAN != usual.get(each.name, MEAN)

@@ -1,8 +1,8 @@
-"""The loop around a contribution, for training loops (`learn/exchange.py`) and for algorithms that
-are written point by point (`learn/pointwise/runner.py`).
+"""The loop around a contribution, for training loops (`learn/exchange.py`) and for point-wise
+algorithms (`learn/pointwise/runner.py`).
 
-The contributor applies the cadence (`core/worker/cadence.py`) to this worker: it knows the clock,
-what the lead has asked for, and what was done since the last contribution.
+The contributor applies the cadence (`core/worker/cadence.py`) to this worker: it knows the time,
+the orders of the lead, and the steps since the last contribution.
 """
 
 from collections.abc import Callable, Iterator
@@ -27,8 +27,8 @@ class TakesLeases(Protocol):
         """The number of points in the lease."""
 
     def take(self, lease: Leased) -> bool:
-        """Take a new lease. Returns True if the worker was evicted and joined again: points that it
-        visited before do not count then."""
+        """Use a new lease. Returns True if the worker was evicted and joined again; points that it
+        visited before then do not count."""
 
 
 class Contributor:
@@ -41,8 +41,8 @@ class Contributor:
         self.cadence = choose_cadence(node.job)
         self.traits = traits_of(node.job.sync)
         self.in_flight = False
-        """Whether this worker trains although the version that contains its last contribution has
-        not arrived yet. Only a policy with the trait `trains_through` permits that."""
+        """Whether this worker continues to train until the version with its last contribution
+        arrives. Only a policy with the trait `trains_through` permits that."""
 
     def iterations(
         self,
@@ -51,9 +51,9 @@ class Contributor:
         stopped: Callable[[], bool],
         before: Callable[[], None] = lambda: None,
     ) -> Iterator[bool]:
-        """Yield once per iteration of the user's loop, after the newest lease was taken. `lease`: the
-        first lease. `before` is called before that, and may contribute. Yields whether the worker
-        has rejoined, so that its window was dropped."""
+        """Yield once per iteration of the user's loop, after applying the newest lease. `lease`:
+        the first lease. `before` is called before that, and may contribute. Yields whether the
+        worker has rejoined, so that its window was dropped."""
         node, window = self._node, self._window
         while not stopped():
             node.state.end_iteration()
@@ -85,7 +85,7 @@ class Contributor:
     # -- time ----------------------------------------------------------------------------------
 
     def pace(self) -> None:
-        """Make the step that has just ended longer, if this worker is slowed down on purpose."""
+        """Make the step that has just ended longer, if this worker is to be slow on purpose."""
         if self._pacer is not None:
             self._pacer.pace(self._window.points)
 
@@ -106,8 +106,8 @@ class Contributor:
             self._pacer.exclude_time(nanoseconds)
 
     def resume_pace(self) -> None:
-        """Measure the length of the next step from now on, because the worker computes again. This
-        matters if its steps are made longer on purpose."""
+        """Measure the length of the next step from now on: the worker computes again. This matters
+        if its steps are made longer on purpose."""
         if self._pacer is not None:
             self._pacer.resume(self._node.timesheet.resumed_ns)
 
@@ -121,7 +121,7 @@ class Contributor:
         return replace(report, batch=batch, micro_ns=micro_ns)
 
     def abstain(self, skipped: Reason | None = None, model: int = -1) -> None:
-        """End the window without a contribution, and wait until the sync policy lets this worker go
-        on. `skipped` and `model`: see `WorkerNode.abstain`."""
+        """End the window without a contribution, and wait until the sync policy lets this worker
+        continue. `skipped` and `model`: see `WorkerNode.abstain`."""
         lease, progress = self._window.abstain()
         self._node.abstain(lease, skipped, progress, model)

@@ -1,5 +1,5 @@
-"""The steps and contributions of a worker: at each step it contributes, waits or goes on, as the
-sync policy requires.
+"""The steps and contributions of a worker: after each step it contributes, waits or continues, as
+the sync policy requires.
 
 The user's code calls `step()` of the optimizer that `worker.attach` returned (`learn/attached.py`).
 """
@@ -69,7 +69,7 @@ class Exchange:
         self._dropping = Dropping(window, self.plan, models[0], say)
         self._maker = StepMaker(node, flat, self._models, models, window, say)
         self._own_changed = 0
-        """How many buffers that are not averaged this worker has sent so far."""
+        """The number of local buffers that this worker has sent so far."""
         self._remember()
 
     def step(
@@ -103,8 +103,7 @@ class Exchange:
         model.drop_gradients()
 
     def _read(self, loss: torch.Tensor | float) -> torch.Tensor | float:
-        """The value of a loss. The loss of a model on a device is read after the host has waited
-        for the device."""
+        """The value of a loss. If the model is on a device, the host first waits for the device."""
         if not isinstance(loss, torch.Tensor):
             return loss
         if loss.numel() != 1:
@@ -126,9 +125,9 @@ class Exchange:
         return 1.0 if window.is_given else self.contributor.cadence.share(window.batch_points)
 
     def before_batch(self) -> None:
-        """Prepare for the next batch, which the training loop asks for. If a GradScaler has made no
-        step with the last batch, that step is left out. If the loop has dropped its last batches,
-        the worker may have to contribute although it has made no step with them."""
+        """Prepare for the next batch, which the training loop asks for. If a GradScaler has left
+        out the step with the last batch, leave the step out here, too. If the loop has dropped its
+        last batches, the worker may have to contribute without a step."""
         for model in self._models.take_scaled():
             if not self._loop.stopped:
                 self._skip(model, SCALER_SKIPPED)
@@ -136,7 +135,7 @@ class Exchange:
         if self._loop.stopped or self._several or not self.window.batches:
             return
         if self._dropping.all_dropped() and self.traits.gathers:
-            # the time of dropped micro-batches does not count as that of the next one
+            # the time of dropped micro-batches does not count as time of the next one
             self.window.lap(self._node.timesheet.computed_ns())
             self._node.look()
             if self.contributor.due():
@@ -145,7 +144,7 @@ class Exchange:
     def count_steps(self) -> JobSteps:
         """The steps of the job, as far as this worker knows them now."""
         if self._incarnation != self._node.incarnation:
-            # the job has gone on without this worker
+            # the job has made steps without this worker
             self._incarnation = self._node.incarnation
             self.job_steps.on_rejoined(self._loop.progress.steps)
         self.job_steps.tell(self._loop.progress.steps)
@@ -160,8 +159,8 @@ class Exchange:
         return progress.points // progress.data_set
 
     def _skip(self, model: AttachedOptimizer, why: str) -> None:
-        """Leave out a step that the user's code has not made. The gradients remain, because the
-        next step may use them."""
+        """Leave out a step that the user's code has not made. The gradients stay, because the next
+        step may use them."""
         stepped = self._models.begin_step(model)
         self._maker.leave_out(self._unweighed(), NotFinite(why))
         self._end_step(stepped, skipped=True)
@@ -195,8 +194,8 @@ class Exchange:
             self.settle()
 
     def _whole(self) -> float:
-        """The size of the step that was just made, as a share of a step over whole batches. Only
-        policies that choose the size of batches make smaller steps."""
+        """The size of the last step as a share of a step over whole batches. It is below 1 only
+        under policies that choose the size of batches."""
         return self.plan.share() if self.traits.gathers and self.window.batch_points else 1.0
 
     def _abandons(self) -> bool:
@@ -207,8 +206,8 @@ class Exchange:
         return self.contributor.cadence.abandons(late_ns, self.window.gathered)
 
     def _end_micro_batch(self, *, skipped: bool) -> None:
-        """Gather the gradients unless the step is `skipped`, measure the time, and read whether the
-        lead has asked all workers to contribute."""
+        """Collect the gradients unless the step is `skipped`, measure the time, and check whether
+        the lead has asked all workers to contribute."""
         points = self.window.gather()
         if not skipped:
             self._kind.gather(self._flat, points or 1.0)
@@ -218,7 +217,7 @@ class Exchange:
         self._node.look()
 
     def _look(self) -> None:
-        """With `trains_through`: continue from the next version if it has arrived. An evicted
+        """With `trains_through`: continue with the next version if it has arrived. An evicted
         worker waits for that version instead of training, because its steps would not count."""
         if self._node.look():
             self._rebase()
@@ -237,7 +236,7 @@ class Exchange:
             self.contributor.exclude_from_pace(took_ns)
 
     def _drop_steps(self) -> None:
-        """Drop the steps since the last contribution: the worker takes the final parameters."""
+        """Drop the steps since the last contribution: the worker uses the final parameters."""
         self.settle()
         self.window.drop()
         self._models.drop_gradients()
@@ -252,8 +251,7 @@ class Exchange:
 
     @property
     def has_version(self) -> bool:
-        """Whether the worker's parameters are exactly those of a version: they include no steps
-        that only this worker has made."""
+        """Whether the worker's parameters are exactly those of a version, without local steps."""
         if self._loop.stopped:
             return True
         local = not self._kind.steps_on_servers and self.pending
@@ -271,13 +269,13 @@ class Exchange:
         return self.pending or (self._several and self.window.has_points)
 
     def exclude_time(self, nanoseconds: int) -> None:
-        """Do not count this time as computing, because the user's code did other work."""
+        """Do not count this time as computing: the user's code did other work."""
         self._node.timesheet.exclude_time(nanoseconds)
         self.contributor.exclude_from_pace(nanoseconds)
 
     def contribute_rest(self) -> None:
-        """Contribute what was computed since the last contribution, because no points are left. A
-        worker that was told to leave does not wait for a version first."""
+        """Contribute the work since the last contribution: no points are left. A worker that was
+        told to leave does not wait for a version first."""
         if self._loop.stopped:
             self._drop_steps()
             return
@@ -307,7 +305,7 @@ class Exchange:
 
     def _finish_accumulation(self) -> None:
         """Make a step with the gradients that the user's code has accumulated since its last step.
-        Otherwise their points would count, but not their gradients."""
+        Without it, their points would count, but the gradients would not."""
         skipped = not self._maker.finish(self._unweighed(), self._share)
         self.window.end_steps(whole=self._whole())
         if self.traits.gathers:
@@ -369,9 +367,9 @@ class Exchange:
     def _take_probe(self) -> tuple[float | None, int, int]:
         """Return the objective at the parameters with which this round began: the loss, the number
         of points, and the time in nanoseconds that measuring it took. It is measured on the probe
-        sample. Without a sample it is the loss of the first local step, if the sync policy has asked
-        for it. The mean loss of a round with several local steps would not show how averaging the
-        workers' models changes the objective."""
+        sample or, without a sample, it is the loss of the first local step, if the sync policy has
+        asked for it. (The mean loss of several local steps would not show how averaging the
+        workers' models changes the objective.)"""
         if self.probe is not None:
             return self.probe.result()
         first = self.window.first_loss
@@ -381,9 +379,8 @@ class Exchange:
         return float(loss), points, 0
 
     def _say_own(self) -> None:
-        """Tell the user which buffers stay each worker's own, when this worker, which evaluates,
-        has sent such buffers for the first time. Say nothing unless one of them has floating-point
-        numbers."""
+        """Tell the user which buffers are local, when this worker, the evaluator, sends such
+        buffers for the first time. Say nothing if none of them has floating-point numbers."""
         found = list(self._flat.own_changed.values())[self._own_changed :]
         self._own_changed += len(found)
         local = [each.tensor for each in found if each.tensor.sharing == LOCAL]
@@ -399,8 +396,8 @@ class Exchange:
             )
 
     def _leave_out(self, why: NotFinite, model: int) -> None:
-        """Leave out what was computed since the last contribution. The lead counts the contribution
-        as left out. `model`: see `ContributionReport.model`."""
+        """Leave out the work since the last contribution. The lead counts the contribution as left
+        out. `model`: see `ContributionReport.model`."""
         self._flat.restore_buffers()
         self._abstain(reason_of(why), model)
 
@@ -411,14 +408,14 @@ class Exchange:
         self.begin_round()
 
     def take_version(self) -> None:
-        """Take the present parameters as the base from which changes are computed. The worker has
-        waited without contributing, and new parameters may have arrived."""
+        """Use the present parameters as the base of later changes. The worker has waited without
+        contributing, and new parameters may have arrived."""
         self._remember()
         self.contributor.resume_pace()
 
     def _remember(self) -> None:
-        """Remember the parameters of the version with which the worker continues: changes are
-        computed from them."""
+        """Remember the parameters of the version with which the worker continues: the base of later
+        changes."""
         self._kind.remember(self._flat)
         self._models.version_came(final=self._loop.stopped)
         self._maker.version_came()

@@ -1,13 +1,14 @@
-"""A fingerprint of a data set. The lead compares the fingerprints of all workers, and refuses a worker
-with other data (`core/fingerprints.py`).
+"""A fingerprint of a data set. The lead compares the fingerprints of all workers, and refuses a
+worker with other data (`core/fingerprints.py`).
 
-*No point is read through the data set, because reading may draw random numbers: an augmentation
-must not make a data set differ from itself.* The fingerprint is made from what the data set
-stores: some rows of its tensors and arrays, of lists with a value for each point, and some bytes of
-its files. Of the paths of files only the last part counts, because folders differ between machines. So a
-data set that computes its points, or stores them in another way, has no fingerprint and is not
-compared. A data set can have an attribute `fingerprint`, a text, which decides instead; an empty text
-says that the data set is not compared.
+*The fingerprint uses only stored data: some rows of tensors, arrays and lists with a value for each
+point, and some bytes of files.* It does not read points through the data set, because an
+augmentation draws random numbers, and the same data set would give different fingerprints. Only the
+last part of a file's path counts, because folders differ between machines.
+
+A data set that computes its points, or stores them in another way, has no fingerprint and is not
+compared. An attribute `fingerprint` of the data set, a text, replaces all this; with an empty text,
+the data set is not compared.
 """
 
 import hashlib
@@ -32,20 +33,20 @@ from polyrhythm.learn.migration.layout import column_of
 from polyrhythm.learn.pointwise.source import ArraySource
 
 _ROWS = 16
-"""From how many rows of a tensor, and from how many blocks of a file, the fingerprint is made."""
+"""The fingerprint uses this many rows of a tensor, and this many blocks of a file."""
 _MOST = 4_096
-"""From how many elements of a row, and from how many bytes of a block, it is made at most."""
+"""It uses at most this many elements of a row, and this many bytes of a block."""
 _FILES = 64
-"""From how many files of a folder it is made at most."""
+"""It uses at most this many files of a folder."""
 _LONGEST = 64
 _DEEPEST = 4
 _OF_MEANS = 2
-"""How many projections are of the means of columns; the others are of the differences from them."""
+"""This many projections use the means of columns; the others use the differences from the means."""
 _TINY = 1e-6
 
 
 def fingerprint_of(dataset: Any) -> str:
-    """A short text by which data sets of workers are compared; empty if nothing is known."""
+    """A short text by which workers' data sets are compared; empty if nothing is known."""
     given = getattr(dataset, "fingerprint", None)
     if isinstance(given, str):
         return plain(given)[:_LONGEST]

@@ -30,13 +30,13 @@ class KeptObjects:
         self._groups: list[list[dict[str, Any]]] = []
         """The parameter groups of each model."""
         self._found: dict[str, Any] | None = None
-        """The states in the checkpoint for which `keep` was not called yet."""
+        """The states in the checkpoint whose objects were not given to `keep` yet."""
         self._anew = False
         """Whether the checkpoint lacks the state of one of the objects."""
 
     @property
     def resumed(self) -> bool:
-        """Whether there are objects and all of them have got their states from the checkpoint."""
+        """Whether there are objects, and all of them have their states from the checkpoint."""
         return self._found is not None and bool(self._objects) and not self._anew
 
     def attach(self, groups: list[list[dict[str, Any]]]) -> None:
@@ -88,9 +88,9 @@ class KeptObjects:
         self._restore_rates(each)
 
     def begin_step(self) -> None:
-        """End an iteration of a loop that does not use `worker.batches`, because `step()` was
-        called. Before the first step, print a line if the checkpoint has states that were not kept
-        again."""
+        """End an iteration of a loop that does not use `worker.batches`: `step()` was called.
+        Before the first step, print a line if the checkpoint has states of objects that were not
+        given to `keep` again."""
         self._node.state.end_iteration()
         if self._found:
             left = sorted(name for name in self._found if name != _RATES)

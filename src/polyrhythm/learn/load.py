@@ -82,8 +82,8 @@ def load_module(job: str) -> ModuleType:
     path = Path(job).resolve()
     name = path.stem
     if _is_taken(name, path):
-        # The folder comes last in `sys.path`: the job can import its modules, but they hide no
-        # installed module.
+        # The folder comes last in `sys.path`: the job can import its modules, but they do not
+        # replace installed modules.
         name = f"polyrhythm_job_{name}"
         sys.path.append(str(path.parent))
     else:
@@ -98,8 +98,8 @@ def load_module(job: str) -> ModuleType:
 
 
 def _is_taken(name: str, path: Path) -> bool:
-    """Whether the name of the file at `path` is that of a module of Python, or of an installed
-    module. The file must not take the place of that module."""
+    """Whether the name of the file at `path` is also that of a module of Python or of an installed
+    module. The file must not replace that module."""
     known = sys.modules.get(name)
     if known is not None:
         return getattr(known, "__file__", None) != str(path)

@@ -1,8 +1,7 @@
 """What `worker.batches` loads, and how: a data set with options, or the user's own `DataLoader`.
 
-*Passes are counted only for a data set with numbered points that are visited once each. With a
-sampler of the user's own, or a stream, each worker takes its share of what the source yields, and
-passes are not counted.*
+*Passes are counted only for a data set with numbered points that are visited once each. With the
+user's sampler, or a stream, each worker reads a share of the points, and passes are not counted.*
 """
 
 import signal
@@ -54,7 +53,7 @@ class Loading:
     uncounted: str = ""
     """Why passes are not counted; empty if they are."""
     loader: DataLoader[Any] | None = None
-    """The user's own loader, if it is the reason why passes are not counted."""
+    """The user's loader, if passes are not counted because of it."""
     further: dict[str, Any] = field(default_factory=dict)
     """Other arguments of the user's own `DataLoader`, which are passed on."""
 
@@ -86,8 +85,8 @@ def loading_of(
     if hasattr(source, "iter_torch_batches"):
         if num_workers or sampler is not None:
             raise UsageError(
-                "num_workers and sampler are not for a ray.data.Dataset: Ray reads it ahead, and"
-                " dataset.random_shuffle() changes its order"
+                "num_workers and sampler cannot be used with a ray.data.Dataset: Ray loads its"
+                " data in advance, and dataset.random_shuffle() changes the order"
             )
         batches = RayBatches(source, batch_size, collate_fn, drop_last, pin_memory)
         return Loading(batches, batch_size, uncounted=_RAY)
@@ -152,8 +151,8 @@ def _default_order(loader: DataLoader[Any]) -> bool:
 
 
 class RayBatches:
-    """The batches of a `ray.data.Dataset`, or of a `ray.data.DataIterator`, which gives each process its
-    own share. Ray reads them, with CPUs of the cluster that the job does not use."""
+    """The batches of a `ray.data.Dataset`, or of a `ray.data.DataIterator`, which gives each
+    process a share. Ray reads the data with CPUs of the cluster that the job does not use."""
 
     def __init__(
         self,
@@ -169,7 +168,7 @@ class RayBatches:
         own = {"device": "cpu", "pin_memory": pin_memory}
         self._how |= own if collate_fn is None else {"collate_fn": collate_fn}
         self.divided = not hasattr(source, "streaming_split")
-        """Whether the source gives each process its own share."""
+        """Whether the source gives each process a share."""
 
     def __iter__(self) -> Iterator[Any]:
         import ray
@@ -198,7 +197,7 @@ class JoinedArrays(Dataset[Any]):
             found = " and ".join(map(str, lengths)) or "no tensors"
             raise UsageError(
                 "tensors in a tuple or a list are indexed together, so they must have the same"
-                f" length, and there are {found}; give a list of points as a torch Dataset"
+                f" length, but found {found}; give a list of points as a torch Dataset"
             )
 
     def __len__(self) -> int:
@@ -230,7 +229,7 @@ def order_of(dataset: Any) -> Order | None:
 
 
 def edges_of(order: Order | None, seed: int) -> tuple[int, ...]:
-    """Where row groups begin in the order in which points are assigned to chunks."""
+    """The positions of row groups in the order in which points are assigned to chunks."""
     return () if order is None else announced(order.edges(np.random.default_rng(seed)))
 
 
@@ -301,8 +300,8 @@ def _taker(column: torch.Tensor) -> Callable[[Indices], torch.Tensor]:
 
 
 class _Whole(Dataset[Any]):
-    """A data set of tensors that are indexed together. It gives whole batches to the loader, which
-    collates nothing."""
+    """A data set of tensors that are indexed together. It gives whole batches to the loader, so the
+    loader does not collate."""
 
     def __init__(self, tensors: tuple[torch.Tensor, ...]) -> None:
         self._tensors = tensors
@@ -324,8 +323,8 @@ def _as_is(batch: Any) -> Any:
 
 
 class _Begin:
-    """Prepares a process of a loader. Ctrl-C reaches this process too, but the process ignores it,
-    because the worker decides when the process ends."""
+    """Prepares a process of a loader. The process ignores Ctrl-C, because the worker decides when
+    it ends."""
 
     def __init__(self, init_fn: Callable[[int], None] | None) -> None:
         self._init_fn = init_fn

@@ -1,9 +1,8 @@
 """The models that the user's code attaches, and the moment at which the worker joins the job.
 
 A worker joins with all of its models at once. *A model without a name is the only one, so the
-worker joins when this model is attached. After a model with a name, others may follow. So the
-worker then joins when training begins, that is, at the first step, batch, `keep` or `probe`.* Until
-then the models have the parameters that the user's code gave them.
+worker joins when it is attached. With named models, the worker joins when training begins: at the
+first step, batch, `keep` or `probe`.* Until then the models have the parameters of the user's code.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -86,7 +85,7 @@ def describe(
         )
     if not any(tensor.numel() for _, tensor, group in named if group != BUFFERS):
         raise UsageError(
-            "every parameter that the optimizer has of this model is empty (0 elements), so there is"
+            "all parameters of this model in the optimizer are empty (0 elements), so there is"
             " nothing to train: check the sizes of the layers"
         )
     if KINDS[kind].steps_on_servers and any(
@@ -182,8 +181,8 @@ def rows_of(
 
 
 def tables_of(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> set[int]:
-    """The ids of the parameters whose changes are averaged row by row with kind local: the tables of
-    all embeddings, and everything that SparseAdam trains."""
+    """The ids of the parameters whose changes are averaged row by row with kind local: the tables
+    of all embeddings, and everything that SparseAdam trains."""
     if isinstance(optimizer, torch.optim.SparseAdam):
         return {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
     return {

@@ -1,9 +1,9 @@
 """Evaluates the objective on a fixed sample of points. FSP chooses its interval by these values.
 
-*The objective is the mean loss over the probe sample, which is drawn with the job's seed, or over
-every second, fourth or eighth point of the sample if evaluating all points would take long. Each
-worker evaluates its share of these points with a forward pass only. The time of this evaluation is
-counted separately.*
+*The objective is the mean loss over the probe sample, which is drawn with the job's seed. If
+evaluating all points would take long, it is the mean over every second, fourth or eighth point.
+Each worker evaluates its share of these points with a forward pass only. The time of this
+evaluation is counted separately.*
 """
 
 import time

@@ -2,8 +2,8 @@
 in every pass.
 
 Points are assigned to chunks by a seeded permutation. So even if a file is sorted by label, every
-chunk has points of all labels. A contribution carries the ChunkProgress of its points. This
-progress takes effect when the contribution is counted.
+chunk has points of all labels. A contribution carries the ChunkProgress of its points, which takes
+effect when the contribution counts.
 """
 
 from collections import deque
@@ -45,15 +45,15 @@ class Points:
         *,
         shared: bool = False,
     ) -> None:
-        """`shared`: other workers may continue with the chunks of this data set, so their points are
-        shuffled without regard to `order`, which only this worker knows."""
+        """`shared`: other workers may continue with the chunks of this data set. They do not know
+        its `order`, so it is not used to shuffle the points."""
         self.parts: list[tuple[int, int]] | None = None
         """The chunks of the last batch in the order of its points, and how many points belong to
         each; None if the points of a chunk are not neighbours."""
         self._todo: deque[int] = deque()
-        """The chunks that are left of the pass `_todo_pass`, in the order of their visits, if they
-        are known. They are kept because finding them again for every batch takes long if a worker
-        has many chunks."""
+        """The remaining chunks of the pass `_todo_pass`, in the order of their visits, if known.
+        They are kept because a worker with many chunks would need long to find them for every
+        batch."""
         self.begin(least)
         self._shared = shared
         self._wanted = order
@@ -72,8 +72,8 @@ class Points:
         leased to it are included."""
         self._lease: Leased | None = None
         self._log: list[dict[int, tuple[int, int]]] = []
-        """For each call of `next` that may be taken back: the positions before the call, in the
-        chunks from which it took points."""
+        """For each call of `next` that may be undone: the positions before the call, in the chunks
+        whose points it returned."""
         self._todo_pass = 0
         self._last_shuffled: tuple[tuple[int, int], int, Indices] | None = None
         self._last_ranked: tuple[Leased, int, dict[int, Indices], Indices] | None = None
@@ -90,7 +90,7 @@ class Points:
 
     def of(self, first: int, last: int) -> Indices:
         """The points [first, last) of the permutation. Numbers above those of this worker's points
-        stand for points of other workers' private data, and are not permuted."""
+        refer to points of other workers' private data, and are not permuted."""
         if first >= len(self._permutation):
             return np.arange(first, last)
         return self._permutation[first:last]
@@ -148,7 +148,7 @@ class Points:
         return points, tuple(ChunkProgress(number, *self._positions[number]) for number in before)
 
     def put_back(self, batches: int = 1) -> None:
-        """Take back the last `batches` calls of `next`, so that the next calls give the same points
+        """Undo the last `batches` calls of `next`, so that the next calls give the same points
         again."""
         self._todo.clear()
         for _ in range(min(batches, len(self._log))):
@@ -158,7 +158,7 @@ class Points:
                     self._positions[number] = at
 
     def keep(self, batches: int) -> None:
-        """Allow `put_back` to take back only the last `batches` calls of `next`."""
+        """Allow `put_back` to undo only the last `batches` calls of `next`."""
         del self._log[: max(0, len(self._log) - batches)]
 
     def _this_pass(self) -> int:
@@ -167,7 +167,7 @@ class Points:
         return min(passes for passes, _ in self._positions.values())
 
     def _left(self, this_pass: int) -> int:
-        """The number of points of this pass that are left."""
+        """The number of remaining points of this pass."""
         return sum(
             self._chunks[number].last - self._chunks[number].first - cursor
             for number, (passes, cursor) in self._positions.items()
@@ -273,7 +273,7 @@ class Points:
         )
 
     def _shuffled(self, chunk: ChunkLease, passes: int) -> Indices:
-        """The points of a chunk as shuffled for this pass. The result is cached, because
+        """The points of a chunk in the shuffled order of this pass. The result is cached, because
         consecutive batches mostly come from the same chunk."""
         last = self._last_shuffled
         if last is None or last[0] != (chunk.chunk, chunk.first) or last[1] != passes:

@@ -1,6 +1,5 @@
-"""The values that the user's code reports: they are checked, sent to the lead, and written to the
-user's own log. This module also decides when a
-worker evaluates the model while it trains."""
+"""The values that the user's code reports: checks them, sends them to the lead, and writes them to
+the user's log. Also decides when a worker evaluates the model while it trains."""
 
 import functools
 import math
@@ -23,9 +22,9 @@ from polyrhythm.wire.messages import MOST_METRICS, MOST_NUMBER, JobSpec
 
 
 def checked(metrics: Mapping[Any, Any], call: str, known: set[str]) -> dict[str, float]:
-    """The values as numbers. `call`: the name of the function that the user called, for error messages.
-    `known`: the names that this worker has reported so far; new ones are added. Raises UsageError if a
-    name or a value is not accepted."""
+    """Convert the values to numbers. `call`: the function that the user called, for error messages.
+    `known`: the names that this worker has reported so far; new ones are added. Raises UsageError
+    if a name or a value is not accepted."""
     if len(metrics) > MOST_METRICS:
         raise UsageError(f"{call} got {len(metrics)} values: it accepts at most {MOST_METRICS}")
     for name in metrics:
@@ -52,7 +51,7 @@ def _check_name(name: object, call: str) -> None:
 
 
 def number_of(name: str, value: Any, call: str) -> float:
-    """The value of a metric as a number: of a Python or NumPy number, or of a tensor with one
+    """The value of a metric as a number. It may be a Python or NumPy number, or a tensor with one
     element."""
     if isinstance(value, torch.Tensor):
         what = f"a tensor of shape {tuple(value.shape)}"
@@ -81,12 +80,11 @@ class EvaluationSchedule(Protocol):
     """Decides whether a call of `evaluate` in the user's loop evaluates the model or returns at
     once.
 
-    *Without an interval, evaluations are rare, so that they cost little: after an evaluation, the
-    worker waits for at least a quarter of a second and for at least nine times the duration of that
-    evaluation. So evaluations take at most a tenth of the worker's time. If no goal of the job
-    depends on the result, the worker waits for at least one second, and evaluations take at most a
-    fiftieth of its time. With `every`, the user chooses when to evaluate: after each pass of this
-    worker over its points, after a number of calls, or after a time.*
+    *Without `every`, evaluations take at most a tenth of the worker's time: the next one comes
+    after at least nine times the duration of the last one, and at least a quarter of a second. If
+    no goal of the job depends on the result, they take at most a fiftieth of the time, and the
+    pause is at least one second. With `every`, the user chooses when to evaluate: after each pass
+    of this worker over its points, after a number of calls, or after a time.*
     """
 
     def due(self, now_ns: int, passes: int) -> bool:
@@ -178,9 +176,9 @@ def schedule_of(
 def call_key(
     every: object, function: Callable[[], Any] | None, names: Sequence[str]
 ) -> tuple[object, ...]:
-    """A key that distinguishes one call of `worker.evaluate` in the user's loop from the others:
-    its interval, the names of its measures and the code of its function. A function that is defined
-    again in every iteration has the same code."""
+    """A key that distinguishes the calls of `worker.evaluate` in the user's code: the interval, the
+    names of the measures and the code of the function. A function that is defined again in every
+    iteration has the same code."""
     return every, _code(function), *names
 
 
@@ -213,8 +211,8 @@ AnyWriter: TypeAlias = Writer | Callable[[], Writer]
 class Writers:
     """Writes metrics to the user's own log, such as TensorBoard or Weights & Biases.
 
-    *Only the worker that evaluates writes. A writer that fails never ends the job: the first
-    failure is one line of output, and later values are tried again.*
+    *Only the worker that evaluates writes. A failing writer never ends the job: the first failure
+    prints one line, and later values are tried again.*
     """
 
     def __init__(self, worker: str) -> None:
@@ -222,7 +220,7 @@ class Writers:
         self._worker = worker
         self._given: list[AnyWriter] = []
         self._open: list[tuple[Any, bool]] = []
-        """The writers in use. For each: whether a function of the user's code made it. Such a
+        """The writers in use, and for each whether a function of the user's code made it. Such a
         writer is closed at the end."""
         self._warned: set[str] = set()
 
@@ -268,7 +266,8 @@ class Writers:
 
 
 def _writes(writer: object) -> bool:
-    """Whether this is a writer. A class of writers is not: it is a function that makes one."""
+    """Whether this is a writer. A class of writers is not a writer, but a function that makes
+    one."""
     names = ("add_scalar", "log")
     return not isinstance(writer, type) and any(
         callable(getattr(writer, name, None)) for name in names

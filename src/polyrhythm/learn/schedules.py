@@ -22,16 +22,16 @@ class CountsSteps(Protocol):
 
     @property
     def catches_up(self) -> int:
-        """In how many calls in a row the training loop may catch up with the passes of the job; 0 if
-        it does not step schedulers by passes."""
+        """In how many consecutive calls the training loop may catch up with the passes of the job;
+        0 if it does not step schedulers by passes."""
 
 
 class Schedules:
     """The schedulers of one optimizer."""
 
     def __init__(self, *optimizers: Optimizer) -> None:
-        """`optimizers`: the attached optimizer, and that of the user's code. They share the parameter
-        groups, so a scheduler may have either."""
+        """`optimizers`: the attached optimizer, and that of the user's code. A scheduler may have
+        either, because they share the parameter groups."""
         _hook()
         for optimizer in optimizers:
             _of[optimizer] = self
@@ -42,7 +42,7 @@ class Schedules:
         schedulers call."""
         self._stepping = False
         self._ended = False
-        """Whether a scheduler that allows no further step has made its last one."""
+        """Whether a scheduler with a limited number of steps has made its last one."""
         self._say: Callable[[str], None] = lambda message: None
 
     def begin(self, job: CountsSteps, say: Callable[[str], None]) -> None:
@@ -88,9 +88,8 @@ class Schedules:
 
     @property
     def unknown(self) -> bool:
-        """Whether the learning rate is not known yet. The job had made steps before this worker
-        began, and its schedulers lack these steps, because its loop has not called them, or not
-        often enough."""
+        """Whether the learning rate is not known yet: the job had made steps before this worker
+        began, and the loop has not called the schedulers often enough to make up for them."""
         if self._job is None or not self._made:
             return False
         job = self._job.count_steps()
@@ -102,8 +101,8 @@ class Schedules:
         return job.own <= 1 and not restored
 
     def finish(self) -> None:
-        """Let schedulers that follow the job make their last steps at its end, so that they end at
-        the same rate on all workers."""
+        """At the end of the job, let the schedulers that follow it make their last steps, so that
+        they end at the same rate on all workers."""
         if self._job is None:
             return
         steps = self._job.count_steps()
@@ -120,7 +119,7 @@ _of: WeakKeyDictionary[Optimizer, Schedules] = WeakKeyDictionary()
 def _position(scheduler: Any) -> int | None:
     """How many steps the scheduler has made; None if that is not known."""
     while not hasattr(scheduler, "last_epoch"):
-        # a chain of schedulers, which has no number of its own
+        # a chain of schedulers, which does not count steps itself
         if not (chained := getattr(scheduler, "_schedulers", None)):
             return None
         scheduler = chained[0]

@@ -16,8 +16,8 @@ from polyrhythm.errors import UsageError
 
 _SPIN_NS = 50_000
 """A pause ends with a busy wait of this length, because a sleep alone ends late. The busy wait is
-short because workers share cores. If a pause is too long all the same, the next pause is shorter by
-the difference."""
+short because workers share cores. If a pause is still too long, the next one is shorter by the
+difference."""
 _MOST_FACTOR = 1000.0
 _NAME = re.compile(r"worker-(\d+)")
 _ITEM = re.compile(r"(?:(?P<at>[^:=]*):)?(?P<worker>\d+)(?:=(?P<value>.+))?", re.ASCII)
@@ -151,7 +151,7 @@ class Pacer:
         self._visited = 0.0
         self._counted = 0.0
         self._overslept_ns = 0
-        """The time by which the last pause was too long. The next pause is shorter by this time."""
+        """How much too long the last pause was. The next pause is shorter by this time."""
         self.begin()
 
     def begin(self) -> None:
@@ -187,8 +187,8 @@ class Pacer:
 
 
 def _sleep_until(until_ns: int) -> None:
-    """Sleep until this time. Nothing ends the sleep early, because the sleep takes the place of
-    computing, which nothing would interrupt."""
+    """Sleep until this time. Nothing ends the sleep early: the sleep represents computing, which
+    nothing would interrupt."""
     rest_ns = until_ns - _SPIN_NS - time.monotonic_ns()
     if rest_ns > 0:
         time.sleep(rest_ns / 1e9)

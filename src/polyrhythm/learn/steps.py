@@ -1,4 +1,4 @@
-"""Makes a step with the gradients of the user's code, or prepares them for the servers, and checks
+"""Makes a step with the gradients of the user's code, or prepares them for the servers. Also checks
 that the user's code has not changed what the job relies on."""
 
 from collections.abc import Callable, Sequence
@@ -26,8 +26,8 @@ class SparseGradients:
 
     SGD, Adagrad and SparseAdam take gradients of rows (`tensors/rows.py`). For all other optimizers
     on servers, a sparse gradient is made dense, and the user gets a message about it. With kind
-    local the optimizer of the worker gets the gradients: they are made dense only for an optimizer
-    of torch that refuses sparse ones.
+    local the worker's optimizer gets the gradients, so they are made dense only if it is an
+    optimizer of torch that refuses sparse ones.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class SparseGradients:
 
 def _refuses_sparse(optimizer: torch.optim.Optimizer) -> bool:
     """Whether this is an optimizer of torch that raises an error if a gradient is sparse. An
-    optimizer of the user's own may take any gradient."""
+    optimizer of the user may accept any gradient."""
     if type(optimizer) in (torch.optim.SGD, torch.optim.Adagrad):
         return any(group["weight_decay"] for group in optimizer.param_groups)
     takes = (torch.optim.SparseAdam, torch.optim.LBFGS)
@@ -90,8 +90,8 @@ def _refuses_sparse(optimizer: torch.optim.Optimizer) -> bool:
 
 
 _FIRST = 4
-"""The number of versions that are checked at the beginning. After these, versions 8, 16, 32 and so
-on are checked."""
+"""How many of the first versions are checked. After these, versions 8, 16, 32 and so on are
+checked."""
 _SUSPECTED = 2
 """The number of versions that are checked after torch has counted a change."""
 
@@ -102,15 +102,15 @@ class WrittenParameters:
 
     With kind gradient, every version from the servers replaces the worker's parameters. A value
     that the loop itself writes, such as a clipped weight, would be lost without a message. The
-    check is a sample, so that it costs little: it compares the digests of the parameters after the
-    first versions, and then ever less often. *A change that torch counts (`Tensor._version`) is
+    check costs little, because it compares the digests of the parameters only after some versions:
+    the first ones, and then ever more rarely. *A change that torch counts (`Tensor._version`) is
     checked whenever it occurs; only a write through `.data` can remain unseen until the next
     sample.*
     """
 
     def __init__(self, flat: FlatModel, landed: Callable[[], int]) -> None:
-        """`landed` returns how many slices of versions have arrived. If this number changes, the
-        parameters may have changed too."""
+        """`landed` returns how many slices of versions have arrived. A change of this number means
+        that the parameters may have changed too."""
         self._trained = flat.trained
         self._landed = landed
         self._number = 0
@@ -156,7 +156,7 @@ class WrittenParameters:
 
 
 def _digest(tensor: torch.Tensor) -> int:
-    """The digest of a parameter, whose elements fill its memory without gaps, in some order."""
+    """The digest of a parameter, whose elements fill its memory without gaps, in any order."""
     return xxh3_64_intdigest(
         tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8).cpu().numpy().data
     )
@@ -193,7 +193,7 @@ class StepMaker:
     ) -> None:
         assert node.job is not None
         self.skips = node.job.on_nan == "skip"
-        """Whether steps that are not finite are left out, and do not end the job."""
+        """Whether steps that are not finite are left out instead of ending the job."""
         self._worker = node.name
         self._made = 0
         """The number of steps of this worker since it attached its model."""
@@ -230,7 +230,7 @@ class StepMaker:
             return False
         if not self._on_servers:
             model.step_locally(share(), prepare)
-            # the gradients of a closure were not known before the step
+            # with a closure, the gradients are known only after the step
             if closed and not self._is_finite(points, self._flat.check_parameters):
                 model.take_back()
                 return False
@@ -239,8 +239,8 @@ class StepMaker:
 
     def finish(self, points: float, share: Callable[[], float]) -> bool:
         """Make a step with the gradients that the user's code has accumulated since its last step.
-        If there are no gradients, or if they are still scaled for half precision, leave the step
-        out. Returns whether it was made."""
+        Leave the step out if there are no gradients, or if they are still scaled for half
+        precision. Returns whether the step was made."""
         model = self._models.only
         if model.scales or model.needs_closure or not model.has_gradient:
             scaled = self._models.take_scaled()

@@ -1,4 +1,5 @@
-"""The worker that a job's `main(worker)` gets. It has all that an ordinary torch loop needs."""
+"""The worker that a job's `main(worker)` gets. It has everything that an ordinary torch loop
+needs."""
 
 import os
 import sys
@@ -96,8 +97,8 @@ class Worker:
     """
 
     def __init__(self, node: WorkerNode, job: JobSpec, slowdown: Slowdown | None = None) -> None:
-        """`slowdown`: by how much this worker is slowed down on purpose (`learn/slowdowns.py`). None: by
-        as much as the job's options (`--slow` and others) say."""
+        """`slowdown`: how this worker is slowed down on purpose (`learn/slowdowns.py`). None: as
+        the job's options (`--slow` and others) say."""
         self._node = node
         self._job = job
         self._slowdown = (

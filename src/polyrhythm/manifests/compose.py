@@ -127,7 +127,8 @@ def _gpus(demand: Demand) -> int:
     for name, amount in demand.amounts:
         if name not in (CPU, GPU) or (amount != int(amount) and name == GPU):
             raise UsageError(
-                f"{name}={amount:g}: Docker Compose knows CPU, and whole ones of GPU, for each worker"
+                f"{name}={amount:g}: for each worker, Docker Compose knows only CPU and whole"
+                f" numbers of GPU"
             )
     if demand.labels:
         raise UsageError(

@@ -17,7 +17,7 @@ _MOST_CODE = 900_000
 _DRAIN_S = 600
 """The grace period of servers: the time for moving their slices to other servers, and much more."""
 _LEAVE_S = 90
-"""That of workers: a step, and the acknowledgement of its contribution."""
+"""The grace period of workers: a step, and the acknowledgement of its contribution."""
 _WORKER_DEATHS = 100
 _LEAD_DEATHS = 20
 _REFUSED = {
@@ -314,7 +314,8 @@ def _disruptions(indent: int) -> str:
 
 
 def _resources(demand: Demand) -> list[str]:
-    """What a container asks for. A GPU is a limit, because Kubernetes gives it to no other."""
+    """The resources that a container requests. A GPU is a limit, because Kubernetes does not share
+    GPUs between containers."""
     requests: dict[str, str] = {}
     limits: dict[str, str] = {}
     for name, amount in demand.amounts:
@@ -323,7 +324,7 @@ def _resources(demand: Demand) -> list[str]:
         elif name == "memory":
             requests["memory"] = str(int(amount))
         elif amount != int(amount):
-            raise UsageError(f"{name}={amount:g}: Kubernetes gives only whole ones of {name}")
+            raise UsageError(f"{name}={amount:g}: Kubernetes accepts only whole numbers of {name}")
         elif name == GPU:
             limits["nvidia.com/gpu"] = str(int(amount))
         elif "/" in name:

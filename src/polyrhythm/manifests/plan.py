@@ -1,8 +1,8 @@
-"""What a manifest is made from: a job whose options were checked, and the commands of its processes.
+"""The input of a manifest: a job whose options were checked, and the commands of its processes.
 
-*The options are those of `train`.* The plan gives them to the lead's command `polyrhythm train`, except
-those that concern workers and servers which run elsewhere: these get them on their own command lines.
-A launcher refuses options that make no sense under it; all other checks are those of `train`.
+*The options are those of `train`.* The lead's command `polyrhythm train` gets them, except those of
+workers and servers that run elsewhere: their own commands get these. A launcher refuses options
+that make no sense under it; all other checks are those of `train`.
 """
 
 import inspect
@@ -37,7 +37,8 @@ PROGRAM = "polyrhythm"
 PORT = 7077
 """The port of the lead, if the user chooses none."""
 WAIT = "1h"
-"""How long workers and servers wait for the lead: until its image is there, and its machine is free."""
+"""How long workers and servers wait for the lead. It may have to wait for its image and for a free
+machine."""
 
 _NAME = re.compile(r"[a-z]([a-z0-9-]{0,38}[a-z0-9])?", re.ASCII)
 _FILE = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
@@ -47,7 +48,7 @@ _OF_WORKERS = (*_OF_SERVERS, "threads", "devices", "share_data")
 _NOT_OF_LEAD = ("name", "workers", "servers", "port")
 """Options that the lead's command gets in another way."""
 _OF_WORKERS_ELSEWHERE = ("threads", "devices", "share_data")
-"""Options that the lead's command has no use for if it starts no workers."""
+"""Options that are useless to the lead's command if it starts no workers."""
 _OF_CLUSTER = ("resources_per_worker", "resources_per_server")
 
 ELSEWHERE = "the manifest decides where processes run"
@@ -71,7 +72,7 @@ REFUSED: Mapping[str, str] = {
     "in_place": "workers and servers have no memory in common",
     "respawn": "the launcher starts a process again when it dies",
 }
-"""Options that a launcher cannot have which starts workers and servers by themselves."""
+"""Options that a launcher cannot have if it starts workers and servers itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,12 +86,12 @@ class Plan:
     """The options that the user has given."""
     secret: Secret
     per_worker: tuple[Demand, ...]
-    """What each worker asks for."""
+    """The resources that each worker requests."""
     per_server: Demand
     apart: bool
     """Whether workers run in other containers or on other hosts than the lead."""
     hints: tuple[str, ...]
-    """What to tell the user: options that have no effect, a job without a goal."""
+    """Hints for the user: options that have no effect, a job without a goal."""
 
     @classmethod
     def of(
@@ -104,8 +105,8 @@ class Plan:
         servers_apart: bool = False,
     ) -> "Plan":
         """Check the job and its options. `refused`: the options that this launcher cannot have.
-        `apart`: workers run in other containers or on other hosts than the lead. `servers_apart`: so do
-        servers. Raises UsageError."""
+        `apart`: workers do not run in the container, or on the host, of the lead. `servers_apart`:
+        the same for servers. Raises UsageError."""
         for name in (each for each in refused if each in given):
             raise UsageError(f"a manifest for {launcher} has no {flag_of(name)}: {refused[name]}")
         if apart and given.get("link") == "local":
@@ -128,7 +129,7 @@ class Plan:
                 f"--workers is {settings['workers']}: give one number in a manifest; workers may join"
                 " and leave while the job trains"
             )
-        # a model with which the job begins may be on the hosts of the launcher only
+        # the model with which the job begins may be on the launcher's hosts only
         spec = choose_kind(job_of(code, {**settings, "init": None}))
         check_spec(spec)
         here = Here.of(
@@ -178,7 +179,8 @@ class Plan:
         return bool(self.spec.checkpoint_every or self.given.get("store"))
 
     def train(self, job: str, *more: object) -> list[str]:
-        """The command of the lead. `job`: the code of the job, there. `more`: words of the launcher."""
+        """The command of the lead. `job`: the path of the job's code where the command runs.
+        `more`: words that the launcher adds."""
         kept = {
             name: value
             for name, value in self.given.items()
@@ -191,7 +193,8 @@ class Plan:
         return [str(word) for word in words] + words_of(train, kept)
 
     def worker(self, address: str, *more: str) -> list[str]:
-        """The command of a worker. `more`: the code of the job, and words of the launcher."""
+        """The command of a worker. `more`: the code of the job, and words that the launcher
+        adds."""
         joins = ["--connect", address, "--wait", WAIT]
         return [PROGRAM, "worker", *more, *joins, *self._words(_OF_WORKERS)]
 
@@ -204,7 +207,7 @@ class Plan:
         return words_of(train, {name: self.given[name] for name in names if name in self.given})
 
     def worker_groups(self) -> list[tuple[int, Demand]]:
-        """The workers that ask for the same, with their number."""
+        """The workers in groups that request the same resources, with the size of each group."""
         counts: dict[Demand, int] = {}
         for demand in self.per_worker:
             counts[demand] = counts.get(demand, 0) + 1
@@ -212,7 +215,7 @@ class Plan:
 
 
 def _name_of(given: str | None, code: Code) -> str:
-    """The name of the run, which launchers accept as a name too."""
+    """The name of the run, in a form that launchers also accept."""
     name = given or re.sub(r"[^a-z0-9]+", "-", code.stem.lower()).strip("-")
     if not _NAME.fullmatch(name):
         raise UsageError(

@@ -11,7 +11,7 @@ from polyrhythm.manifests.plan import REFUSED, Plan, program
 
 NAME = "slurm"
 _NOTICE_S = 300
-"""How long before the end of its time the script gets notice, in seconds."""
+"""The notice, in seconds, that the script gets before the end of its time."""
 _BYTES_PER_MB = 1 << 20
 _REFUSED = {
     **REFUSED,
@@ -110,7 +110,7 @@ trap notice TERM
 
 
 def _command(words: Iterable[str]) -> str:
-    """The words as a command with a line for each flag. The shell puts in HOST and PORT."""
+    """The words as a command with one line for each flag. The shell inserts HOST and PORT."""
     lines = [shlex.quote(program())]
     for word in list(words)[1:]:
         quoted = f'"{word}"' if word == "$HOST:$PORT" else shlex.quote(word)
@@ -124,7 +124,7 @@ def _resources(demand: Demand) -> str:
         if name not in (CPU, GPU, "memory"):
             raise UsageError(f"{name}={amount:g}: Slurm knows CPU, GPU and memory")
         if amount != int(amount):
-            raise UsageError(f"{name}={amount:g}: Slurm gives only whole ones of {name}")
+            raise UsageError(f"{name}={amount:g}: Slurm accepts only whole numbers of {name}")
     if demand.labels:
         raise UsageError(
             f"--resources-per-worker {demand}: choose nodes by flags of sbatch, such as --constraint"

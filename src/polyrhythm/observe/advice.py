@@ -1,14 +1,14 @@
 """Advice for a run: one line that says what to change and what it would gain, or none if nothing is
-wrong. It names one change only, the one that gains most; `why` lists all that may help.
+wrong. It names only the change that gains most; `why` lists everything that may help.
 
 If a run does not learn, the advice is about that. Otherwise it is about the share of time that was
-not spent on computing. It never recommends a policy for its speed alone: under a policy that waits
-less, workers compute on older parameters, and only the time to the same objective shows whether
+not spent on computing. It never recommends a policy for its speed alone: a policy that waits less
+lets workers compute with older parameters, and only the time to the same objective shows whether
 that helps.
 
-A worker was *waited for* during the time by which the other workers' waits exceed its own wait.
-Even the slowest worker waits for the exchange itself. So the time of the *exchange* is the time
-spent on transfers plus the shortest wait of all workers.
+The others *waited for* a worker during the time by which their waits exceed its wait. Even the
+slowest worker waits for the exchange. So the time of the *exchange* is the time of transfers plus
+the shortest wait of all workers.
 """
 
 from collections.abc import Iterable, Mapping
@@ -34,7 +34,7 @@ _WITHOUT = "the job without this worker"
 
 
 def accepts(job: JobSpec, **changes: object) -> bool:
-    """Whether the job can have these other values of its settings."""
+    """Whether the job accepts these other values of its settings."""
     other = replace(job, **changes)
     try:
         choose_policy(other)
@@ -46,7 +46,7 @@ def accepts(job: JobSpec, **changes: object) -> bool:
 
 
 def less_waiting(job: JobSpec) -> list[str]:
-    """What to try if workers wait for a slow one, the best first."""
+    """What to try if workers wait for a slow one, best first."""
     policy = find_policy(job.sync)
     traits = policy.traits
     if not traits.rounds:
@@ -60,7 +60,7 @@ def less_waiting(job: JobSpec) -> list[str]:
 
 def _policies(job: JobSpec, names: Iterable[str]) -> list[str]:
     """Those of the policies that the job accepts, as options. If a policy does not fold the job's
-    kind, the option contains another kind."""
+    kind, the option also changes the kind."""
     found = []
     for sync in names:
         if accepts(job, sync=sync):
@@ -73,8 +73,8 @@ def _policies(job: JobSpec, names: Iterable[str]) -> list[str]:
 
 
 def less_exchange(job: JobSpec, *, over_tcp: bool) -> tuple[str, int | None]:
-    """What to try if the exchange takes most of the time, and how many times less is exchanged then;
-    None if that is not known."""
+    """What to try if the exchange takes most of the time, and the factor by which it reduces the
+    exchange; None if the factor is unknown."""
     if keeps_rows(job.kind):
         each_pass = job.sync != "bspb" and accepts(job, sync="bspb")
         return ("--sync bspb" if each_pass else "larger batches"), None
@@ -102,11 +102,11 @@ seconds."""
 _EXCHANGE = 0.5
 _MOST_GAIN = 10.0
 COMPARE = "compare the time to the same objective"
-"""What shows whether a policy or an option helps: more points per second may be worth less."""
+"""What proves that a policy or an option helps: more points per second may be worth less."""
 
 
 def advise(state: RunState, job: JobSpec) -> str | None:
-    """One line that says what to change, and what it would gain. None: nothing is wrong."""
+    """One line that says what to change, and what that would gain. None: nothing is wrong."""
     if (learning := learning_advice(state, job)) is not None:
         return learning
     if state.seconds < _TOO_SHORT_S:
@@ -137,8 +137,8 @@ def _worth_trying(remedy: str, gain: float) -> str:
 
 
 def _gain_without_waits(state: RunState, share: float) -> float:
-    """By how much the points per second would rise if no worker waited for the slowest. `share`: the
-    share of their time in which the others wait for it."""
+    """By how much the points per second would rise if no worker waited for the slowest. `share`:
+    the share of their time that the others spend waiting for it."""
     workers = len([each for each in state.workers.values() if _remained(each)])
     return min(_MOST_GAIN, (1 + (workers - 1) / max(1e-9, 1 - share)) / max(1, workers))
 
@@ -151,7 +151,7 @@ def _points_in_short_interval(state: RunState, job: JobSpec) -> float | None:
         return None
     try:
         interval_s = parse_duration(job.interval) / 1e9
-    except ValueError:  # `--interval` is no duration: the job chooses its interval by measuring
+    except ValueError:  # `--interval` is not a duration: the job chooses its interval by measuring
         return None
     totals = [worker.totals for worker in state.workers.values()]
     contributions = sum(each.contributions for each in totals)
@@ -169,8 +169,8 @@ def _waits(job: JobSpec) -> bool:
 
 def straggler(state: RunState, job: JobSpec) -> tuple[str, float, str] | None:
     """The worker for which the others have waited in the last seconds, the share of this time, and
-    what would help. None if no worker was waited for, or if workers do not wait for each other
-    under the job's policy."""
+    what would help. None if they waited for no worker, or if workers do not wait under the job's
+    policy."""
     found = _slowest({worker.name: worker.recent for worker in state.present})
     if found is None or found[1] < _STRAGGLER or not _waits(job):
         return None
@@ -189,8 +189,8 @@ def _slowest(times: Mapping[str, Totals]) -> tuple[str, float] | None:
 
 
 def _waited_for(state: RunState) -> tuple[str, float] | None:
-    """The worker that was waited for longest, and the share of the time in which the others waited
-    for it. Workers that died or were evicted do not count."""
+    """The worker for which the others waited longest, and the share of their time that this took.
+    Workers that died or were evicted do not count."""
     remained = [each for each in state.workers.values() if _remained(each)]
     found = _slowest({worker.name: worker.totals for worker in remained})
     if found is None:

@@ -1,6 +1,6 @@
 """How far a run is, and when it will end: by its number of rounds, passes or points, or by its time
-limit, whichever comes first. *A target of a metric has no estimate:* when a metric reaches a value
-cannot be known, so a job with a target may end earlier than estimated."""
+limit, whichever comes first. *A target of a metric has no estimate*, because the time at which a
+metric reaches a value is not predictable. So a job with a target may end earlier than estimated."""
 
 import msgspec
 
@@ -16,9 +16,9 @@ class Estimate(msgspec.Struct, frozen=True):
     left_s: float
     """The seconds until the end of the run."""
     share: float
-    """The share of its time that is over."""
+    """The share of the run's time that is over."""
     at_most: bool
-    """Whether the run may end earlier, because it has a goal without an estimate."""
+    """Whether the run may end earlier than estimated, because it has a goal without an estimate."""
 
     def in_words(self) -> str:
         if self.left_s < 1:
@@ -28,7 +28,7 @@ class Estimate(msgspec.Struct, frozen=True):
 
 
 def estimate(state: RunState, job: JobSpec | None, now_s: float) -> Estimate | None:
-    """When the run will end. None if no goal has an estimate, or not yet, or if its model is being
+    """When the run will end. None if no goal has an estimate (yet), or if the model is being
     saved."""
     if job is None or state.opened_s is None or state.saving:
         return None
@@ -76,7 +76,7 @@ def _by_points(state: RunState, goal: int | None) -> float | None:
 
 def _by_passes(state: RunState, goal: int | None) -> float | None:
     """The seconds until this number of passes is done. The estimate assumes that later passes have
-    as many points as the passes so far, and that the speed of the last lines stays the same. In the
+    as many points as those so far, and that the speed of the last lines stays the same. In the
     first pass, it uses the number of points of the data set."""
     first, last = state.curve[-_LOOK_BACK:][0], state.curve[-1]
     begun = next((point for point in state.curve if point.passes == last.passes), last)

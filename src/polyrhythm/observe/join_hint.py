@@ -10,32 +10,30 @@ from polyrhythm.core.names import is_loopback
 
 UNKNOWN = "HOST:PORT"
 ANY_FILE = "FILE.py"
-"""The word for a file with the code of a worker, in commands to join a job that has no code of its
-own."""
+"""The word for a file with the code of a worker, in commands that join a job without code."""
 COLOCATED = "colocated"
 """The role of a command that starts a worker and a server."""
 
 
 class JoinHint(msgspec.Struct, frozen=True):
-    """What a process must know to join. On the host of the job, the commands of its user find the
-    job's file and its secret by the address alone."""
+    """What a process must know to join. On the job's host, commands of the same user need only the
+    address to find the job's file and its secret."""
 
     address: str = UNKNOWN
     file: str = ""
     """The file with the code of the job, as its user wrote it; empty for a built-in job."""
     served: bool = False
-    """Whether the job has no code of its own (`polyrhythm serve`)."""
+    """Whether the job has no code (`polyrhythm serve`)."""
     secret_file: str = ""
     """The path of the file with the job's secret, on the host of the job; empty if joining needs no
     such file."""
     insecure: bool = False
     local_servers: int = 0
-    """How many servers the command of the job starts itself. These servers have the lowest
-    numbers."""
+    """How many servers the command of the job starts. These servers have the lowest numbers."""
 
     @classmethod
     def of(cls, line: Mapping[str, Any]) -> "JoinHint":
-        """Make the hint from the line of the journal that says where the lead listens."""
+        """Make the hint from the journal's line that says where the lead listens."""
         host = line.get("reached_at") or line["host"]
         here = is_loopback(host)
         indexed = line.get("indexed", "secret_file" not in line)

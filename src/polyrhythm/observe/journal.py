@@ -59,21 +59,21 @@ class MemoryJournal:
         self.lines.append({"at_s": at_s, "what": what, **fields})
 
     def page(self, at: int, most_nbytes: int) -> Page:
-        """All lines: a journal in memory is short."""
+        """All lines at once: a journal in memory is short."""
         lines = b"".join(_encode(line) + b"\n" for line in self.lines)
         return Page(lines[at:], True, (self._clock() - self._began_ns) / 1e9)
 
 
 class _Kind(msgspec.Struct, frozen=True):
-    """The field of a line that every line has."""
+    """The field that every line has."""
 
     what: str
 
 
 class SentJournal:
-    """Keeps the lines of a journal until they are sent to the command that runs the job. It is for a
-    process that cannot write into the folder of the run. A copy in a file of this process, in which
-    a line may be missing if the disk is full, is for operators."""
+    """Keeps the lines of a journal until they are sent to the command that runs the job. It is for
+    a process that cannot write into the folder of the run. The process also keeps a copy in a file,
+    for operators; if the disk is full, the copy may lack lines."""
 
     def __init__(self, copy: Path, clock: Callable[[], int] = time.monotonic_ns) -> None:
         self._copy = FileJournal(copy, clock)
@@ -92,7 +92,7 @@ class SentJournal:
         return self._copy.page(at, most_nbytes)
 
     def part(self) -> "JournalPart | None":
-        """The lines since the last call; None if there are none."""
+        """The new lines since the last call; None if there are none."""
         with self._lock:
             lines, self._unsent = self._unsent, []
         return JournalPart(None, lines) if lines else None
@@ -112,17 +112,17 @@ def _line(since_ns: int, what: str, fields: Mapping[str, Any]) -> bytes:
 
 
 class JournalPart(msgspec.Struct, frozen=True):
-    """Lines of the journal for the command that runs the job. Some of them may not be in the file.
-    `at`: the size of the file before the first line that could not be written. All lines after that
-    are handed over. None: the process writes no file, and this command writes the lines."""
+    """Lines of the journal for the command that runs the job, some of which may not be in the file.
+    `at`: the size of the file before the first line that could not be written; all lines after that
+    are in this part. None: the process writes no file, and this command writes the lines."""
 
     at: int | None
     lines: list[msgspec.Raw]
 
 
 class _HeldLines:
-    """Lines in memory, oldest first. If they need too much memory, some are left out, routine lines
-    first; the oldest line is never left out, because a part of it may be in the file."""
+    """Lines in memory, oldest first. If they need too much memory, some are dropped, routine lines
+    first. The oldest line is never dropped, because a part of it may be in the file."""
 
     def __init__(self, most_nbytes: int) -> None:
         self._most_nbytes = most_nbytes
@@ -156,8 +156,8 @@ class _HeldLines:
         return line
 
     def _shorten(self) -> None:
-        """Leave out the older half of the routine lines; if there is none, the older half of all
-        lines. Half, so that this is done rarely."""
+        """Drop the older half of the routine lines; if there are none, the older half of all lines.
+        Half, so that this happens rarely."""
         oldest = self._lines.popleft()
         routine = sum(what in _ROUTINE for what, _ in self._lines)
         quota = -(-(routine or len(self._lines)) // 2)
@@ -174,12 +174,13 @@ class _HeldLines:
 
 class FileJournal:
     """A journal on disk. *`note` never raises an error. Lines that cannot be written, for example
-    because the disk is full, are held in memory, and are written as soon as that is possible.* A line
-    of kind `unwritten` says when this began. A line of kind `written-again` says when it was over,
-    and how many lines are missing because too many were held.
+    because the disk is full, are held in memory, and are written as soon as that is possible.* A
+    line of kind `unwritten` records the beginning of such a failure. A line of kind `written-again`
+    records its end, and how many lines are missing because too many were held.
 
-    The command that runs the job reads the file. After the first line that could not be written, the
-    owner of the journal must hand the lines to this command (`part`)."""
+    The command that runs the job reads the file. After the first failure, the owner of the journal
+    must hand the lines to this command (`part`).
+    """
 
     def __init__(
         self,
@@ -201,7 +202,7 @@ class FileJournal:
         self._lock = threading.Lock()
         self._held = _HeldLines(most_held_nbytes)
         self._unread = _HeldLines(most_held_nbytes)
-        """The lines that are not handed over yet."""
+        """The lines that the command has not received yet."""
         self._handed_at: int | None = None
         """The size of the file before the first line that could not be written; None if all lines
         could be written."""
@@ -217,7 +218,7 @@ class FileJournal:
                 self._write()
 
     def add(self, line: bytes) -> None:
-        """Add a line of another process, which has its time already."""
+        """Add a line of another process, which already has its time."""
         with self._lock:
             if self._file.closed:
                 return
@@ -226,8 +227,8 @@ class FileJournal:
                 self._write()
 
     def retry(self, *, now: bool = False) -> None:
-        """Try to write the lines that are held. Call this a few times a second; only a call with
-        `now` tries at once."""
+        """Try to write the held lines. Call this a few times a second. Most calls wait for a while
+        since the last attempt; a call with `now` does not."""
         with self._lock:
             if self.fault is None or self._file.closed:
                 return
@@ -247,8 +248,8 @@ class FileJournal:
             return Page(lines, last, (self._clock() - self._began_ns) / 1e9)
 
     def part(self) -> JournalPart | None:
-        """The lines for the command that runs the job since the last call; None if there are none,
-        or if every line could be written so far."""
+        """The new lines for the command that runs the job since the last call; None if there are
+        none, or if every line could be written so far."""
         with self._lock:
             if self._handed_at is None or not self._unread:
                 return None
@@ -300,7 +301,7 @@ class FileJournal:
                 self._add("written-again", {"seconds": seconds, "missing": self._held.left_out})
 
     def _hold(self, fault: str) -> None:
-        """Hold this line, which cannot be written, and all that follow."""
+        """Hold this line, which cannot be written, and all later ones."""
         self.fault = fault
         self._fault_since_s = time.monotonic()
         if self._handed_at is None:
@@ -310,9 +311,9 @@ class FileJournal:
 
 
 def whole_lines(lines: Iterable[bytes]) -> Iterator[tuple[dict[str, Any], int]]:
-    """The lines of JSON in a file, each with its number of bytes, up to a last line that is not
-    finished. A full disk or the death of the writer may have torn a line, so that the next one was
-    written behind its beginning: what is no JSON is left out."""
+    """The lines of JSON in a file, each with its number of bytes, without an unfinished last line.
+    A full disk or the death of the writer may have cut a line, so that the next one follows its
+    beginning. Text that is not JSON is skipped."""
     skipped = 0
     for line in lines:
         if not line.endswith(b"\n"):
@@ -342,13 +343,13 @@ class JournalReader:
         self._file: IO[bytes] | None = None
         self._offset = 0
         self._until: int | None = None
-        """Where the next line that was handed over would begin in the file, if all lines were in it;
-        None if none was handed over."""
+        """The position after the last received line, if all lines were in the file; None if no line
+        was received."""
         self._handed: deque[bytes] = deque()
 
     def hand(self, part: JournalPart) -> None:
-        """Take lines of which some may not be in the file. After this call, only lines that come
-        before them are read from the file."""
+        """Add lines of which some may not be in the file. After this call, only earlier lines are
+        read from the file."""
         if self._until is None:
             self._until = part.at or 0
         self._handed.extend(bytes(line) for line in part.lines)
@@ -359,7 +360,7 @@ class JournalReader:
             line = self._handed.popleft()
             assert self._until is not None
             self._until += len(line) + 1
-            # the journal may have written the line meanwhile, and it was read from the file
+            # the line may have been written, and read from the file, meanwhile
             if self._until > self._offset:
                 self._offset = self._until
                 yield msgspec.json.decode(line)

@@ -1,8 +1,7 @@
 """Describes in words whether a run learns, and what to try if it does not.
 
 The advice names only settings that can help in this case: the learning rate, the momentum, or a
-limit on the age of the parameters on which a worker computes. It recommends no policy for its
-speed.
+limit on the age of a worker's parameters. It recommends no policy for its speed.
 """
 
 from collections.abc import Sequence
@@ -25,13 +24,13 @@ _BOUND = 4
 
 
 def is_fault(finding: Finding | None) -> bool:
-    """Whether the objective rises, is not finite, or stagnates without having fallen."""
+    """Whether the objective rises, is not finite, or stagnates although it has never fallen."""
     return finding is not None and finding.state in FAULTS
 
 
 def needs_help(finding: Finding | None) -> bool:
-    """Whether there is a fault, or the objective rose once and has not become stable since. Such an
-    objective may rise again."""
+    """Whether there is a fault, or the objective once rose and has not been stable since: it may
+    rise again."""
     if finding is None:
         return False
     unstable = finding.state is LearningState.FALLING and finding.rises > 0
@@ -76,7 +75,8 @@ _SHORT = {
     LearningState.FALLING: "falling again",
 }
 _FALLEN = 0.05
-"""An objective that has fallen by this share of its first value is called falling."""
+"""An objective that has fallen by at least this share of its first value is described as
+falling."""
 _LEVELS = "▁▂▃▄▅▆▇█"
 _SHAPE_CELLS = 16
 
@@ -86,7 +86,7 @@ def learning_in_short(state: RunState) -> str | None:
     finding = state.finding
     if finding is not None and (finding.state is not LearningState.FALLING or finding.rises):
         return _SHORT[finding.state]
-    # without such a finding, the objective has fallen so far, or it is too early to judge
+    # no finding: the objective has fallen so far, or it is too early to judge
     first = next((point.objective for point in state.curve if point.objective is not None), None)
     if first is None or state.objective is None:
         return None
@@ -115,7 +115,7 @@ def _times(finding: Finding) -> str:
 
 
 def ended_in_words(state: RunState) -> str | None:
-    """Why a run ended. If the model is worse than the goal suggests, a remark says so."""
+    """Why a run ended, with a remark if the model is worse than the goal suggests."""
     if state.ended is None:
         return None
     reason = in_words(state.ended.reason, state.name_of)
@@ -137,8 +137,8 @@ def ended_in_words(state: RunState) -> str | None:
 
 
 def _diverged(finding: Finding) -> bool:
-    """Whether a model that has lost what it gained has diverged. *If the objective has hardly ever been
-    below its first value, and is not far above it, that is not known*: the loss of a GAN, and that of
+    """Whether a model that has lost what it gained has diverged. *If the objective was never much
+    below its first value, and is not far above it, the answer is unknown*: the loss of a GAN, or of
     contrastive learning with a queue, may rise while the model learns."""
     first, best, last = finding.first, finding.best, finding.objective
     if first is None or best is None or last is None:
@@ -160,7 +160,8 @@ def learning_result(state: RunState, job: JobSpec) -> dict[str, Any] | None:
 
 
 def learning_advice(state: RunState, job: JobSpec | None) -> str | None:
-    """What to change first if the run does not learn well, and what for. None: nothing is wrong."""
+    """What to change first if the run does not learn well, and the purpose. None: nothing is
+    wrong."""
     tries = learning_remedies(state, job)
     finding = state.finding
     if not tries or finding is None:
@@ -178,8 +179,7 @@ def learning_advice(state: RunState, job: JobSpec | None) -> str | None:
 
 
 def learning_remedies(state: RunState, job: JobSpec | None) -> list[str]:
-    """What may help if the run does not learn well, the first thing to try first. Empty: nothing is
-    wrong."""
+    """What may help if the run does not learn well, best first. Empty: nothing is wrong."""
     finding = state.finding
     if finding is None or not needs_help(finding):
         return []
@@ -188,7 +188,7 @@ def learning_remedies(state: RunState, job: JobSpec | None) -> list[str]:
     if finding.state is LearningState.STALLED:
         return [
             f"another rate{_rate(state)}, higher or lower",
-            "other data, after a look at the labels",
+            "other data (check the labels first)",
         ]
     tries = [f"a lower rate{_example(state, job)}"]
     if job is not None and job.outer != OFF:
@@ -219,7 +219,7 @@ def _example(state: RunState, job: JobSpec | None) -> str:
 
 
 def _bounds(job: JobSpec) -> list[str]:
-    """Options with which workers under this policy would compute on newer parameters."""
+    """Options with which workers under this policy would compute with newer parameters."""
     policy = find_policy(job.sync)
     traits = policy.traits
     found = []

@@ -13,13 +13,13 @@ from polyrhythm.wire.messages import JobSpec
 _BUSY = 0.5
 """Rounds wait for links if transfers take at least this part of their time."""
 _OF_HOST, _OF_PROCESSES = 5, 4
-"""The name of a host gets at most one of so many columns, and so do the names of its processes."""
+"""The most columns for the name of a host, and for the names of its processes."""
 _ROUNDS = 3
-"""The duration of a round is taken from so many lines of the journal."""
+"""The duration of a round is computed from this many lines of the journal."""
 
 
 def links_in_words(state: RunState, columns: int) -> list[str]:
-    """The lines of `status --links`, in at most so many columns."""
+    """The lines of `status --links`, in at most this many columns."""
     measured = state.measured
     if measured is None:
         return [*_text(_unmeasured(state), columns), *_loads(state, columns)]
@@ -45,8 +45,8 @@ def _unmeasured(state: RunState) -> str:
 
 
 def _matrix(measured: MeasuredLinks, columns: int) -> list[str]:
-    """Rates from the hosts of rows to those of columns. Columns are numbered, so that they are narrow.
-    Those that do not fit follow in further blocks."""
+    """Rates from the hosts of rows to the hosts of columns. Columns have numbers instead of names,
+    to be narrow. Columns that do not fit follow in further blocks."""
     hosts = list(measured.hosts)
     rows = [["", "host", "processes"]]
     for at, host in enumerate(hosts):
@@ -98,7 +98,7 @@ def _loads(state: RunState, columns: int) -> list[str]:
 
 
 def awaited_link(state: RunState, workers: Iterable[int], servers: object) -> str | None:
-    """The slowest measured link over which contributions of these workers come to these servers."""
+    """The slowest measured link that contributions of these workers use to reach these servers."""
     measured = state.measured
     if measured is None or not isinstance(servers, Sequence):
         return None
@@ -120,8 +120,8 @@ def awaited_link(state: RunState, workers: Iterable[int], servers: object) -> st
 
 
 def busy_link(state: RunState, job: JobSpec) -> str | None:
-    """The host whose links take most of the time of rounds; None if other things take longer, or if it
-    is not known."""
+    """The host whose links take most of the time of rounds; None if something else takes longer, or
+    if this is not known."""
     measured, round_s = state.measured, _round_s(state, job)
     if measured is None or measured.slowest is None or measured.seconds is None or not round_s:
         return None
@@ -150,7 +150,7 @@ def _slowest_of(measured: MeasuredLinks, host: str) -> str:
 
 
 def _round_s(state: RunState, job: JobSpec) -> float | None:
-    """How long the last rounds took; None without rounds, or if too few are known."""
+    """How long the last rounds took; None without rounds, or if too few rounds are known."""
     last = state.curve[-_ROUNDS:]
     if not traits_of(job.sync).rounds or len(last) < 2 or last[-1].round <= last[0].round:
         return None

@@ -9,7 +9,7 @@ from polyrhythm.observe.words import counted
 
 
 def begun(line: dict[str, Any], name_of: Callable[[int], str]) -> tuple[str, list[int]]:
-    """Points begin to move. Returns the words, and the workers that they are about."""
+    """Describe the beginning of a move. Returns the words, and the workers that they name."""
     reason = reason_of(line)
     sources, targets = (reason.fields.get(key) or [] for key in ("workers", "targets"))
     assert isinstance(sources, list) and isinstance(targets, list)
@@ -20,8 +20,8 @@ def begun(line: dict[str, Any], name_of: Callable[[int], str]) -> tuple[str, lis
 
 
 def passes_in_words(state: RunState) -> list[str]:
-    """Lines about the passes of every worker, the points that moved and why, and those that are
-    lost."""
+    """Lines about the passes of every worker, about points that have moved and why, and about lost
+    points."""
     rows = []
     workers = sorted(state.workers.values(), key=lambda each: (len(each.name), each.name))
     if passes := [f"{each.name} {each.passes:.1f}" for each in workers if each.passes is not None]:
@@ -31,11 +31,11 @@ def passes_in_words(state: RunState) -> list[str]:
 
 def moves_in_words(state: RunState) -> list[str]:
     """Lines about the points that moved from worker to worker: how many, when and why the last ones
-    moved, and why points move in this way."""
+    moved, and why the job moves points in this way."""
     if not state.moves:
         return []
     total = f"{counted(state.moved_points, 'point')} ({counted(state.moved_chunks, 'chunk')})"
-    # while the job goes on, and after it was killed, some of the moves may be incomplete
+    # while the job runs, or after it was killed, some moves may be incomplete
     have = "began to move" if state.ended is None else "moved"
     at_s = float(state.moves[-1].get("at_s", 0.0))
     last, _ = begun(state.moves[-1], state.name_of)
@@ -61,7 +61,7 @@ def losses_in_words(state: RunState) -> list[str]:
 
 
 def last_move(state: RunState) -> dict[str, Any] | None:
-    """The last move as fields; None if nothing has moved."""
+    """The fields of the last move; None if nothing has moved."""
     if not state.moves:
         return None
     line = state.moves[-1]
@@ -71,7 +71,7 @@ def last_move(state: RunState) -> dict[str, Any] | None:
 
 
 def moved(line: dict[str, Any], name_of: Callable[[int], str]) -> str:
-    """Points have arrived at their new worker."""
+    """Describe points that have arrived at their new worker."""
     chunks, free = line.get("chunks", 0), line.get("free", 0)
     text = f"{counted(line.get('points', 0), 'point')} ({counted(chunks, 'chunk')}) have moved"
     text += f" from {name_of(line['worker'])} to {name_of(line['target'])}"
@@ -81,7 +81,8 @@ def moved(line: dict[str, Any], name_of: Callable[[int], str]) -> str:
 
 
 def kept(line: dict[str, Any], name_of: Callable[[int], str]) -> str:
-    """A move that had begun is not completed. The worker that had the points may be gone."""
+    """Describe a move that began and was not completed. The worker that had the points may be
+    gone."""
     points = counted(line.get("points", 0), "point")
     ends = f"from {name_of(line['worker'])} to {name_of(line['target'])}"
     why = in_words(reason_of(line), name_of)

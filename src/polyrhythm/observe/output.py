@@ -1,9 +1,8 @@
-"""What the servers and workers of a run print, for the terminal of the command that trains.
+"""Shows the output of a run's servers and workers in the terminal of the command that trains.
 
-Each process writes to its own file, `logs/worker-3.log` in the folder of the run, and this module
-reads the new lines of these files. *So a process never waits for the terminal: the files hold what
-the terminal has not shown yet.* If the terminal is far behind, some output is not shown there, and a
-line names the file that contains it.
+Each process writes to a separate file, `logs/worker-3.log` in the folder of the run, and this
+module reads the new lines of these files. *So a process never waits for the terminal.* If the
+terminal is far behind, some output is not shown, and a line names the file that contains it.
 """
 
 import contextlib
@@ -19,8 +18,8 @@ from polyrhythm.core.values import name_order, shown
 from polyrhythm.observe.words import size
 
 _MOST_CHARACTERS = 1_000
-"""How many characters of a line are shown: so few that a single write to a pipe takes the whole
-line."""
+"""How many characters of a line are shown. A line of this length is written to a pipe in one
+piece."""
 _MOST_HELD = 64 << 10
 """How much of an unfinished line is kept in memory."""
 _COLOUR = re.compile(r"(\x1b\[[0-9;]*m)")
@@ -31,11 +30,10 @@ _RESET = "\x1b[0m"
 
 
 class UnreadFile:
-    """A file that drops what no process can read any more, because the reader of a pipe has closed
-    it (`head -1`), or the terminal is gone.
+    """A file that drops output which nobody can read any more, because the reader of a pipe has
+    closed it (`head -1`), or the terminal is gone.
 
-    *A terminal or a pipe whose reader has gone neither fails a command nor stops its job*: what is
-    written to it is dropped.
+    *So a closed terminal or pipe neither fails a command nor stops its job.*
     """
 
     def __init__(self, file: IO[str]) -> None:
@@ -58,9 +56,9 @@ class UnreadFile:
             self._drop(error)
 
     def _drop(self, error: OSError) -> None:
-        """If no process can read this file any more, send the content of its buffer, and all later
-        output, to the null device. Otherwise Python would try to write the buffer again when it
-        ends, and fail."""
+        """If nobody can read this file any more, send the content of its buffer, and all later
+        output, to the null device. Otherwise Python would fail at its exit, when it tries to write
+        the buffer again."""
         if error.errno not in (errno.EPIPE, errno.EIO):
             raise error
         with contextlib.suppress(OSError, ValueError):
@@ -70,7 +68,7 @@ class UnreadFile:
 
 
 class Unfailing(UnreadFile):
-    """A file that drops what cannot be written, whatever the reason: a full disk too."""
+    """A file that drops output that cannot be written, for any reason, even a full disk."""
 
     def _drop(self, error: OSError) -> None:
         with contextlib.suppress(OSError):
@@ -80,9 +78,9 @@ class Unfailing(UnreadFile):
 class Lines:
     """Divides the output of one process into lines.
 
-    *A line is shown when it is complete.* A program that draws a progress bar writes carriage
-    returns and no line end: of such a line only the newest text is kept, and it can be shown at any
-    time. Bytes that are not UTF-8, and control characters other than tabs and colours, are shown
+    *A line is shown when it is complete.* One exception is a progress bar, which a program draws
+    with carriage returns and without line ends: only its newest text is kept, and it can be shown
+    at any time. Bytes that are not UTF-8, and control characters other than tabs and colours, are
     escaped. Long lines are cut; the log of the process has them in full.
     """
 
@@ -94,7 +92,7 @@ class Lines:
         """The text of the unfinished line that `redrawn` returned last."""
 
     def feed(self, data: bytes) -> list[str]:
-        """The lines that these bytes complete."""
+        """Returns the lines that these bytes complete."""
         first, *others = data.split(b"\n")
         if not others:
             self._hold(first)
@@ -114,7 +112,7 @@ class Lines:
         return _readable(text)
 
     def end(self) -> list[str]:
-        """Return the unfinished line, because the output has ended."""
+        """Return the unfinished line at the end of the output."""
         return self._finish() if self._held else []
 
     def _hold(self, part: bytes) -> None:
@@ -136,13 +134,13 @@ class Lines:
 
 
 def _newest(line: bytes) -> bytes:
-    """What a terminal would show of a line with carriage returns."""
+    """The text that a terminal would show of a line with carriage returns."""
     texts = [text for text in line.split(b"\r") if text.strip()]
     return texts[-1] if texts else b""
 
 
 def _readable(line: bytes, dropped: int = 0) -> list[str]:
-    """The line as text, in a list. The list is empty for a line that only moves the cursor back."""
+    """The line as text, in a list, which is empty for a line that only moves the cursor back."""
     if b"\r" in line:
         line = _newest(line)
         if not line:
@@ -170,7 +168,7 @@ _READ_NBYTES = 64 << 10
 _MOST_BEHIND = 32 << 20
 """If this many bytes of a process are not shown yet, most of them are left out."""
 _BRIEF = 64 << 10
-"""How many bytes of a process are still shown after output was left out, or after the user has
+"""How many bytes of a process are still shown after some were skipped, or after the user has
 interrupted the job."""
 _REDRAWN_EVERY_S = 3.0
 
@@ -181,7 +179,7 @@ def log_file(run_dir: Path, name: str) -> Path:
 
 
 def older_log(log: Path) -> Path:
-    """The name that a log gets when it has grown large and a new one is begun."""
+    """The new name of a log that has grown large, when a new log begins."""
     return log.with_name(f"{log.name}.1")
 
 
@@ -192,20 +190,20 @@ def new_log(log: Path) -> Path:
 
 class ProcessOutput:
     """The new output in the log of one process. The log is open only while it is read, because a
-    job may have more processes than the number of files that this process may open."""
+    job may have more processes than this process may open files."""
 
     def __init__(self, path: Path) -> None:
         self.name = path.name.removesuffix(_SUFFIX)
         self._path = path
         self._inode = 0
-        """Which file was read last: the log, or the older log if a new one was begun since."""
+        """The file that was read last: the log, or the older log if a new one has begun since."""
         self._offset = 0
         self._missed = False
-        """Whether the file that was read last was deleted, perhaps before all of it was read."""
+        """Whether the file that was read last was deleted, perhaps with unread output."""
         self._lines = Lines()
         self._hidden: list[tuple[int, int]] = []
-        """Parts of the file that are not shown, because the command prints the same text in another
-        way."""
+        """Parts of the file that are not shown, because the command prints the same text
+        elsewhere."""
         self._redrawn_s = 0.0
 
     def note(self, text: str) -> None:
@@ -247,7 +245,7 @@ class ProcessOutput:
         return self._lines.end()
 
     def skip(self, most: int) -> list[str]:
-        """If more than `most` bytes are not read yet, leave out all of them except the last few."""
+        """If more than `most` bytes are unread, skip all but the last few of them."""
         path, behind = self._unread()
         lines = self._gap()
         if behind <= most:
@@ -261,7 +259,7 @@ class ProcessOutput:
         return [*lines, f"… {size(left_out + begin)} of output are only in {path}"]
 
     def _gap(self) -> list[str]:
-        """A line that says that output may be missing here; nothing if no output was lost."""
+        """A line that says that output may be missing here; empty if no output was lost."""
         if not self._missed:
             return []
         self._missed = False
@@ -282,7 +280,7 @@ class ProcessOutput:
             return b""
 
     def _unread(self) -> tuple[Path, int]:
-        """The file in which the unread output begins, and how many bytes of it are unread."""
+        """The file with the first unread output, and the number of its unread bytes."""
         try:
             log = self._path.stat()
         except OSError:
@@ -328,7 +326,7 @@ class Output:
                 yield process.name, lines
 
     def shortened(self) -> Iterator[tuple[str, list[str]]]:
-        """Leave out all but the last lines of each process, and say so."""
+        """Skip all but the last lines of each process, and print a line about it."""
         self._find()
         for process in self._processes.values():
             yield process.name, process.skip(_BRIEF)

@@ -1,9 +1,8 @@
 """Progress on stderr while a job runs: a live table in a terminal, plain lines elsewhere. The lines
 that servers and workers print appear above the table, each with the name of its process.
 
-*A terminal or pipe that takes no more output does not hold up the job: what cannot be shown yet is
-kept, and is shown later.* If the terminal or pipe is closed, the job goes on and shows nothing
-more.
+*A terminal or pipe that accepts no more output does not delay the job: the output is kept, and
+shown later.* If the terminal or pipe is closed, the job continues and shows nothing more.
 """
 
 import contextlib
@@ -34,15 +33,15 @@ from polyrhythm.wire.messages import JobSpec
 def stderr_console() -> Console:
     """stderr of this process. In a notebook it is plain text below the cell, without a table.
 
-    *Progress that cannot be written does not end the
-    job:* the reader of a pipe may have ended, the terminal may be closed, or the disk may be full.
+    *If progress cannot be written, the job continues:* the reader of a pipe may have ended, the
+    terminal may be closed, or the disk may be full.
     """
     notebook = Console(stderr=True).is_jupyter
     return Console(
         file=None if sys.stderr is None else cast(IO[str], Unfailing(sys.stderr)),
         stderr=True,
         highlight=False,
-        # rich must leave a word between two colons as it is, and need not load its table of emoji
+        # rich must not change a word between two colons, and need not load its table of emoji
         emoji=False,
         soft_wrap=True,
         force_terminal=False if notebook else None,
@@ -55,12 +54,12 @@ _LINES_OF_TIME = 20
 _SELDOM_S = 60.0
 _REDRAW_EVERY_S = 0.25
 _MOST_SHARE = 0.05
-"""The largest share of time in which the state of the run is shown: the table of thousands of workers
-takes long to make."""
+"""The largest share of time for showing the state of the run. The table of thousands of workers
+takes long to draw."""
 _OUTPUT_S = 0.1
-"""How long the lines of processes are printed before the command attends to the job again."""
+"""How long the command prints lines of processes before it attends to the job again."""
 _PIECE = 4_000
-"""How many bytes are printed at a time: a pipe that accepts output accepts at least this much."""
+"""How many bytes are printed at a time: a pipe that accepts output accepts at least this many."""
 _PIECE_ABOVE_TABLE = 16_000
 """How many bytes are printed at a time in a terminal with a live table. The table is redrawn after
 every such piece."""
@@ -69,13 +68,13 @@ _MOST_WAITING = 10_000
 
 
 def line_every_s(at_s: float) -> float:
-    """The time between two lines of progress in output that is no terminal. It grows with the time
-    since the beginning, so that the log of a long job stays short."""
+    """The time between two lines of progress if the output is not a terminal. It grows with the age
+    of the job, so that the log of a long job stays short."""
     return min(max(_LINE_EVERY_S, at_s / _LINES_OF_TIME), _SELDOM_S)
 
 
 class _Lines:
-    """Lines that rich prints as they are."""
+    """Lines that rich prints without changes."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -99,9 +98,9 @@ class ProgressDisplay:
         local: frozenset[str] = frozenset(),
         evaluated: Callable[[dict[str, Any]], None] = lambda line: None,
     ) -> None:
-        """`table`: show a live table if stderr is a terminal. `local`: the workers that this command
-        has started, whose errors it shows. `evaluated` is called with the line of each evaluation
-        when the state contains it."""
+        """`table`: show a live table if stderr is a terminal. `local`: the workers that this
+        command has started, whose errors it shows. `evaluated` is called with the journal's line of
+        each evaluation, after the state was updated."""
         self._reader = JournalReader(journal)
         self._evaluated = evaluated
         self._output = Output(journal.parent)
@@ -114,16 +113,16 @@ class ProgressDisplay:
         self._columns = self._console.width
         """The width of the terminal when the table was last drawn."""
         self._draws_s = 0.0
-        """How long the state of the run took to show the last time."""
+        """How long the last drawing of the run's state took."""
         self._drawn: list[int] = []
         """The width of each line of the table."""
         self._bar = "│" if self._console.encoding.startswith("utf") else "|"
         self._teller = Teller(job, routine=False, local=local)
         self._live: Live | None = None
         self._waiting: deque[str] = deque(maxlen=_MOST_WAITING)
-        """Lines that are not printed yet."""
+        """Lines that wait to be printed."""
         self._unprinted = self._pieces(self._output.lines())
-        """The new lines of processes. A line is read from its log when it can be printed."""
+        """The new lines of processes. A line is read from its log only when it can be printed."""
         self._heard_s = self._shown_s = time.monotonic()
 
     @property
@@ -157,7 +156,7 @@ class ProgressDisplay:
         self._output.note(name, text)
 
     def hand(self, part: JournalPart) -> None:
-        """Take lines of the journal that are perhaps not in its file."""
+        """Add lines of the journal that may be missing from its file."""
         self._reader.hand(part)
 
     def tick(self) -> None:
@@ -185,8 +184,8 @@ class ProgressDisplay:
             self._draws_s = time.monotonic() - began_s
 
     def end(self, *, brief: bool) -> None:
-        """Print the output that is left when all processes have ended. `brief`: only the last lines
-        of each process, because the user has interrupted the job."""
+        """Print the remaining output when all processes have ended. `brief`: only the last lines of
+        each process, because the user has interrupted the job."""
         left_out = list(self._output.shortened()) if brief else []
         rest = self._pieces(chain(self._output.lines(), self._output.last_lines(), left_out))
         for text in chain(self._unprinted, rest):
@@ -215,8 +214,8 @@ class ProgressDisplay:
             self._print(str(Sentence(now_s, headline)))
 
     def _erase_if_narrower(self) -> None:
-        """Erase the table if the terminal has become narrower since it was drawn. The terminal has then
-        broken its lines, and `Live`, which counts its own lines, would erase too few."""
+        """Erase the table if the terminal has become narrower. The terminal has then wrapped the
+        table's lines, and `Live`, which counts unwrapped lines, would erase too few."""
         before, self._columns = self._columns, self._console.width
         if self._columns >= before or not self._drawn:
             return
@@ -231,7 +230,7 @@ class ProgressDisplay:
     # -- printing ------------------------------------------------------------------------------
 
     def _takes_output(self) -> bool:
-        """Whether the terminal, pipe or file takes output now."""
+        """Whether the terminal, pipe or file accepts output now."""
         ready = select.poll()
         # the output may have no descriptor, as in a notebook
         with contextlib.suppress(OSError, ValueError):
@@ -250,7 +249,7 @@ class ProgressDisplay:
             self._print_lines(text)
 
     def _pieces(self, parts: Iterable[tuple[str, list[str]]]) -> Iterator[str]:
-        """The lines of processes with their names, joined to texts that are printed as a whole."""
+        """The lines of processes with their names, joined into texts that are printed at once."""
         most = _PIECE if self._live is None else _PIECE_ABOVE_TABLE
         piece: list[str] = []
         nbytes = 0

@@ -10,12 +10,11 @@ from polyrhythm.wire.messages.reasons import Reason
 
 NameOf = Callable[[int], str]
 _MOST_NAMES = 8
-"""The most names in a list. Of a longer list, the first names are shown, and the number of the
-others."""
+"""The most names in a list. A longer list shows the first names, and the number of the others."""
 
 LINK_ENDED = "link-ended"
 CUT_OFF = "cut-off"
-"""The code of a reason why a worker is excluded: its link to a server does not work."""
+"""The code of the reason for excluding a worker: its link to a server does not work."""
 _WORKERS = ("workers", "held", "missing", "targets")
 _SERVERS = ("servers",)
 
@@ -32,7 +31,7 @@ def noticed_by(reason: Reason) -> str:
 
 
 def parting(reason: Reason, name_of: NameOf = worker_name) -> str:
-    """Why a worker left. If its link ended, the sentence does not say how the link ended."""
+    """Why a worker left. If its link ended, the sentence does not give the details."""
     return "its link ended" if reason.code == LINK_ENDED else in_words(reason, name_of)
 
 
@@ -108,7 +107,7 @@ class _Shown(dict[str, Any]):
 
 
 def _fall(gain: float) -> str:
-    """How the objective is expected to change from now on. A negative gain is a rise."""
+    """How the objective is expected to change. A negative gain is a rise."""
     if gain < 0:
         return f"rise by {-gain:.3g} per second, and faster with other intervals"
     return f"fall by {gain:.3g} per second"
@@ -147,8 +146,7 @@ class _Names:
 
 
 def few(names: Sequence[str]) -> str:
-    """The names as a list. Of many names, the first ones are shown, and the number of the
-    others."""
+    """The names as a list. If there are many, the first ones and the number of the others."""
     if len(names) <= _MOST_NAMES:
         return listed(names)
     return f"{', '.join(names[:_MOST_NAMES])} and {len(names) - _MOST_NAMES} more"

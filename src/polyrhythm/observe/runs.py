@@ -50,7 +50,7 @@ class Run(msgspec.Struct, frozen=True):
     process: RunProcess | None
     result: dict[str, Any] | None
     alive: bool | None
-    """Whether the run is alive. None: the run is on another host, so this host does not know."""
+    """Whether the run is alive. None: the run is on another host, so this host cannot know."""
     now_s: float
     """The present time on the clock of the journal."""
     suspects: tuple[Suspect, ...] = ()
@@ -114,8 +114,8 @@ def write_job(run_dir: Path, job: JobSpec) -> None:
 
 
 def write_process(run_dir: Path) -> None:
-    """Record this process. The run counts as alive as long as the process exists. Commands find the
-    run by its name from any folder from now on."""
+    """Record this process. The run counts as alive while the process exists, and from now on
+    commands find the run by its name from any folder."""
     process = RunProcess(
         pid=os.getpid(), host=socket.gethostname(), began=time.time(), started=_started(os.getpid())
     )
@@ -159,9 +159,8 @@ class FolderWatch:
 
 
 def find_run(runs_dir: Path, name: str | None) -> Path:
-    """The folder of a run, by its name or path. Without a name: the folder of the newest run. If
-    `runs_dir` is the usual folder, and does not have the run, the run may be in another folder
-    where this user has started it."""
+    """Find the folder of a run, by its name or path. Without a name: the folder of the newest run.
+    If the usual folder of runs lacks the run, search where this user has started runs."""
     if name is not None:
         for path in (runs_dir / name, Path(name)):
             if _is_run(path):
@@ -189,8 +188,8 @@ def _is_run(path: Path) -> bool:
 
 
 def _elsewhere(runs_dir: Path, name: str | None = None) -> Path | None:
-    """The folder of a run that this user has started in another folder: the newest run, or the run
-    with this name. If there are several, and one of them runs now, it is that one."""
+    """The folder of a run that this user has started in another folder: the run with this name, or
+    else the newest one. Of several, prefer one that runs now."""
     if runs_dir != Path(RUNS_FOLDER):
         return None  # the user has said where the run is
     index = RunIndex(os.environ)
@@ -283,7 +282,7 @@ class Members:
         self._ended_by: Reason | None = None
 
     def hand(self, part: JournalPart) -> None:
-        """Take lines of the journal that are perhaps not in its file."""
+        """Add lines of the journal that may be missing from its file."""
         self._reader.hand(part)
 
     def close(self) -> None:

@@ -1,8 +1,8 @@
 """The state of a run, computed from the lines of its journal. All output for users is made from
 this state alone.
 
-Lines are taken one by one, so a journal can be followed while it is being written. No clock is
-read: the time is that of the last line. Lines of unknown kinds change nothing.
+Lines are read one by one, so a journal can be followed while it is written. The state reads no
+clock: its time is that of the last line. Lines of unknown kinds change nothing.
 """
 
 import math
@@ -30,9 +30,9 @@ from polyrhythm.wire.messages.reasons import FAILED, HUNG, NOT_FINITE, UNATTACHE
 class WaitingState(msgspec.Struct, frozen=True):
     """What the job waits for. Times are in seconds since the run began, as in the journal.
 
-    A `waiting` line says for how many seconds the wait has lasted (`since_s`), and in how many
-    seconds a timer will end it (`until_s`, or None). The state holds both as times on the clock of
-    the journal.
+    A `waiting` line of the journal says how long the wait has lasted (`since_s`), and when a timer
+    will end it (`until_s`, or None), both in seconds from the line. The state converts both to
+    times on the clock of the journal.
     """
 
     reason: Reason
@@ -60,7 +60,7 @@ class WaitingState(msgspec.Struct, frozen=True):
         )
 
     def without(self, worker: int, at_s: float) -> "WaitingState | None":
-        """What the job still waits for when this worker has left; None if it waits for no other
+        """What the job still waits for after this worker has left; None if it waits for no other
         worker."""
         missing = tuple(other for other in self.missing if other != worker)
         return msgspec.structs.replace(self, missing=missing, seen_s=at_s) if missing else None
@@ -84,7 +84,7 @@ class Point(msgspec.Struct, frozen=True):
 
 
 class MeasuredLinks(msgspec.Struct, frozen=True):
-    """What the lead knows of the links between hosts. Rates are in bytes per second."""
+    """What the lead knows about the links between hosts. Rates are in bytes per second."""
 
     at_s: float
     rates: dict[str, dict[str, float]]
@@ -94,9 +94,9 @@ class MeasuredLinks(msgspec.Struct, frozen=True):
     hosts: dict[str, list[str]]
     """The processes on each host."""
     slowest: str | None = None
-    """The server on which the transfers of a round take longest."""
+    """The server whose transfers of a round take longest."""
     seconds: float | None = None
-    """How long they take there."""
+    """How long the transfers of that server take."""
 
     def host_of(self, process: str) -> str | None:
         return next((host for host, there in self.hosts.items() if process in there), None)
@@ -114,12 +114,12 @@ class ServerLoss:
     seconds: float | None = None
     """The seconds until every server used the new routing; None until then."""
     replaced: bool = False
-    """Whether another server with the same number has joined since."""
+    """Whether another server with the same number has since joined."""
 
 
 @dataclass(slots=True)
 class RunFacts:
-    """What is known of a run, and values that follow from it."""
+    """The facts about a run, and values derived from them."""
 
     at_s: float = 0.0
     """When the last line was written, in seconds since the run began."""
@@ -135,10 +135,11 @@ class RunFacts:
     contributions: int = 0
     points: int = 0
     objective: float | None = None
-    """The mean of the rounds of the last line about rounds, or of the last pass if that line covers the
-    pass as a whole."""
+    """The mean of the rounds in the journal's last line about rounds. If that line covers the whole
+    last pass, the mean of that pass."""
     pass_objective: float | None = None
-    """The mean of the last pass, if it has begun and ended since the last line about rounds."""
+    """The mean of the last pass, if it has begun and ended since the journal's last line about
+    rounds."""
     finding: Finding | None = None
     """The last finding of the lead about the objective; None if there is no finding."""
     nbytes: int = 0
@@ -150,8 +151,8 @@ class RunFacts:
     batch: int = 0
     """The number of points in a batch of the user; 0 if unknown."""
     data_sets: dict[str, int] = field(default_factory=dict)
-    """The number of points in each data set: in that of the job, which has no name, or in that of
-    each worker."""
+    """The number of points in each data set, by worker. The data set of the whole job has an empty
+    name."""
     slice_nbytes: int = 0
     """The size of the largest slice; 0 if unknown."""
     slices: dict[int, int] = field(default_factory=dict)
@@ -159,26 +160,26 @@ class RunFacts:
     loads: dict[int, int] = field(default_factory=dict)
     """Per server, the bytes of the slices of which it is the primary."""
     measured: MeasuredLinks | None = None
-    """What was measured last of the links between hosts; None if nothing was."""
+    """The last measurements of the links between hosts; None if there are none."""
     servers: list[int] = field(default_factory=list)
     silent: dict[int, float] = field(default_factory=dict)
-    """Per server that the lead reported as silent, the time of the report."""
+    """Per server that the lead reported as silent, the time of that report."""
     cut_off: dict[tuple[int, int], float] = field(default_factory=dict)
-    """Per worker and server that cannot talk to each other, since when. The worker is excluded from the
-    rounds until their link works."""
+    """Per pair of a worker and a server that cannot reach each other, since when. The worker is
+    excluded from the rounds until the link works."""
     failovers: list[ServerLoss] = field(default_factory=list)
     learning: int = 0
     """The number of replicas that servers are still fetching."""
     given_up: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Processes that died too often to be started again, each with the line of the journal that
-    says so. An entry is removed when its process joins again."""
+    """Processes that died too often to be started again, each with the journal's line about this.
+    An entry is removed when its process joins again."""
     gone: dict[str, Reason] = field(default_factory=dict)
-    """On a cluster: for each process that is gone, or must leave, what the command that trains has
-    noticed of it. An entry is removed when its process joins again."""
+    """On a cluster: for each process that is gone, or must leave, the observations of the command
+    that trains. An entry is removed when its process joins again."""
     listening: str | None = None
-    """The address at which further workers and servers can join."""
+    """The address at which more workers and servers can join."""
     join_hint: JoinHint = field(default_factory=JoinHint)
-    """What a worker or a server must know to join the job."""
+    """The information that a worker or a server needs to join the job."""
     links: dict[str, str] = field(default_factory=dict)
     workers: dict[int, ObservedWorker] = field(default_factory=dict)
     processes: dict[str, tuple[int, str]] = field(default_factory=dict)
@@ -187,23 +188,23 @@ class RunFacts:
     """The number of workers that are in the job now."""
     refused: list[Reason] = field(default_factory=list)
     abandoned: int = 0
-    """The number of rounds that closed without a worker because its points took too long."""
+    """How many rounds closed without a worker because its points took too long."""
     timers: int = 0
     """The number of rounds that a timer closed."""
     moved_chunks: int = 0
     moved_points: int = 0
     """The points that moved from slow workers to fast ones."""
     moves: list[dict[str, Any]] = field(default_factory=list)
-    """The lines of the journal about moves of points, without the chunks that stayed where they were."""
+    """The journal's lines about moves of points, without chunks that did not move."""
     migration: Reason | None = None
-    """Why the job moves chunks in its present way (`--migrate`)."""
+    """Why the job moves chunks in this way (`--migrate`)."""
     lost_points: dict[str, int] = field(default_factory=dict)
-    """For each worker that has left the job with its private data, the number of its points."""
+    """For each worker that has left with its private data, the number of its points."""
     hold: Reason | None = None
-    """Kind statistics: why no parameters are computed at present; None if they are computed."""
+    """Kind statistics: why no parameters are computed now; None if they are."""
     held_versions: int = 0
-    """How many versions have no new parameters, because points were missing from their sums. Those of
-    the hold under way are not included."""
+    """How many versions have no new parameters, because points were missing from their sums, except
+    versions of the present hold."""
     folds: dict[int, int] = field(default_factory=dict)
     waiting: WaitingState | None = None
     saving: bool = False
@@ -214,10 +215,9 @@ class RunFacts:
     """Whether the model was saved in the job's store, because the folder of the run could not be
     written."""
     held: Reason | None = None
-    """Why the servers hold the model of a job that is over; None if nothing has prevented that it is
-    saved."""
+    """Why the servers hold the model of a job that is over; None if nothing prevents saving it."""
     best: dict[str, Any] | None = None
-    """The line of the journal about the best model so far."""
+    """The journal's line about the best model so far."""
     not_saved: Reason | None = None
     """Why the model could not be saved."""
     ended: Ended | None = None
@@ -259,8 +259,8 @@ class RunFacts:
 
     @property
     def rtt_s(self) -> float | None:
-        """The median round-trip time of the worker that contributes last in a round. None: no round has
-        measured it. 0: workers do not wait (psp)."""
+        """The median round-trip time of the worker that contributes last in a round. None: no round
+        has measured it. 0: workers do not wait (psp)."""
         rtt_ms = self._rtt_ms.value
         return None if rtt_ms is None else rtt_ms / 1e3
 
@@ -270,7 +270,8 @@ class RunFacts:
 
     @property
     def pulls(self) -> int:
-        """How many versions workers read: one when a worker joins, one after each contribution."""
+        """How many versions workers have read: one when a worker joins, and one after each
+        contribution."""
         if self.opened_s is None:
             return 0
         return self.contributions + sum(worker.joins for worker in self.workers.values())
@@ -284,7 +285,7 @@ class RunFacts:
 
     @property
     def failed_workers(self) -> dict[str, str]:
-        """The workers whose code failed or hung and that have not come back, with the error."""
+        """The workers whose code failed or hung, with the error, unless they have come back."""
         return {
             worker.name: str(worker.left.fields.get("detail", "")) or in_words(worker.left)
             for worker in self.workers.values()
@@ -293,12 +294,11 @@ class RunFacts:
         }
 
     def cut_off_from(self, worker: int) -> list[str]:
-        """The servers that this worker cannot talk to."""
+        """The servers that this worker cannot reach."""
         return [f"s{server}" for other, server in sorted(self.cut_off) if other == worker]
 
     def name_of(self, worker: Any) -> str:
-        """The name of the worker with this number. A value that is not the number of a worker is
-        returned as text."""
+        """The name of the worker with this number. Any other value is returned as text."""
         known = self.workers.get(worker) if isinstance(worker, int) else None
         if known is not None:
             return known.name
@@ -306,13 +306,13 @@ class RunFacts:
 
 
 _WAITING_HOLDS_S = 2.5
-"""The lead reports a wait once a second while it lasts. If it has not reported a wait for this
-long, the wait is over."""
+"""The lead reports a wait once a second while it lasts. A wait that was not reported for this long
+is over."""
 
 
 @dataclass(slots=True)
 class RunState(RunFacts):
-    """The facts about a run, as the lines of the journal that were taken so far state them."""
+    """The facts about a run, as stated by the lines of the journal so far."""
 
     def take(self, line: dict[str, Any]) -> None:
         at_s = max(self.at_s, float(line.get("at_s", self.at_s)))
@@ -491,10 +491,9 @@ class RunState(RunFacts):
         self.pushed.take(line.get("pushed", {}))
         self.abandoned += line.get("abandoned", 0)
         self.timers += line.get("reason") == "timer"
-        # The objective of the line is null if the mean is not finite. A `learning` line reports
-        # that.
+        # The line's objective is null if the mean is not finite. A `learning` line reports that.
         objective = line.get("objective") if _is_number(line.get("objective")) else None
-        # The mean of a pass that this line covers as a whole is more recent than that of the line.
+        # The mean of a pass that is whole in this line is more recent than the mean of the line.
         latest, self.pass_objective = self.pass_objective, None
         latest = latest if _is_number(latest) else objective
         self.objective = self.objective if latest is None else latest
@@ -508,10 +507,10 @@ class RunState(RunFacts):
         self.waiting = now
 
     def _wait_on(self, waiting: WaitingState, until_s: float) -> None:
-        """Add the time since the last report of this wait to every worker that was missing at that
-        report and is still missing. The time before the first report is not added, because in that
-        time the missing workers may have been as busy as the others. If all workers are missing, no
-        worker waits, and nothing is added."""
+        """Add the time since the last report of this wait to every worker that was missing then and
+        still is. The time before the first report is not added, because then the missing workers
+        may have been as busy as the others. If all workers are missing, no worker waits, and
+        nothing is added."""
         before = self.waiting
         if before is None or len(before.missing) >= self.members:
             return
@@ -565,8 +564,8 @@ class RunState(RunFacts):
         self._take_back(line)
 
     def _take_back(self, kept: dict[str, Any]) -> None:
-        """These chunks have not moved after all: subtract them from the last moves between the two
-        workers."""
+        """Subtract these chunks, which have not moved after all, from the last moves between the
+        two workers."""
         chunks, points = kept.get("chunks", 0), kept.get("points", 0)
         for at, move in reversed(list(enumerate(self.moves))):
             fields = move.get("fields", {})
@@ -585,7 +584,7 @@ class RunState(RunFacts):
     def _found(self, line: dict[str, Any]) -> None:
         self.finding = Finding.read(line)
         if self.finding.state is LearningState.NOT_FINITE:
-            # forget the last finite value, which belongs to an earlier version
+            # forget the last finite value: it belongs to an earlier version
             self.objective = None
 
     def _saving(self, line: dict[str, Any]) -> None:
@@ -666,7 +665,7 @@ class RunState(RunFacts):
 
 
 def reason_of(line: dict[str, Any]) -> Reason:
-    """The reason that a line of the journal gives."""
+    """The reason in a line of the journal."""
     return Reason(line["reason"], line.get("fields") or {})
 
 
@@ -675,7 +674,7 @@ def _is_number(value: Any) -> bool:
 
 
 def fold(lines: Iterable[dict[str, Any]]) -> RunState:
-    """The state of a run whose journal has these lines."""
+    """The state of a run with these lines in its journal."""
     state = RunState()
     for line in lines:
         state.take(line)
@@ -689,15 +688,15 @@ def last_metrics(state: RunState) -> dict[str, float]:
 
 
 _ROWS = {"rounds": "rounds", "passed": "pass", "reported": "report"}
-"""The kinds of lines of the journal that become rows of the history, and what the rows are called."""
+"""The kinds of journal lines that become rows of the history, and the names of the rows."""
 
 
 def history_of(lines: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """One row for each line of the journal about rounds (at least once a second while rounds are
-    folded), about a full pass, or about values that a worker reported. A row of rounds or of a pass
-    has the mean objective of the rounds since the row of rounds before it, or of the pass. A row of a
-    report has the worker and its values; its round is the version on which the values were measured,
-    if the journal has this version."""
+    folded), about a full pass, or about values that a worker reported. A row of rounds has the mean
+    objective since the previous row of rounds, a row of a pass that of the pass. A row of a report
+    has the worker and its values; its round is the version with which the values were measured, if
+    the journal names it."""
     state, rows = RunState(), []
     for line in lines:
         state.take(line)

@@ -1,7 +1,9 @@
-"""Tells a run in sentences, each with its time. The same journal always gives the same story.
-Unusual events are told at once. Routine events (rounds, reports) are summarised in one sentence
-before the next unusual event, and every ten seconds. A wait is told when it has lasted three
-seconds. The same wait is told again only after a different one."""
+"""Tells a run in sentences with times. The same journal always gives the same story.
+
+Unusual events appear at once. Routine events (rounds, reports) are summarised in one sentence
+before the next unusual event, and every ten seconds. A wait appears when it has lasted three
+seconds, and appears again only after a different wait.
+"""
 
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -31,16 +33,16 @@ NO_WORKERS: frozenset[int] = frozenset()
 
 
 class Sentence(msgspec.Struct, frozen=True):
-    """A sentence of a run's story, with its time and the workers that it is about."""
+    """A sentence of a run's story, with its time and the workers that it concerns."""
 
     at_s: float
     text: str
     about: frozenset[int] | None = None
-    """The workers that the sentence is about; None: all workers."""
+    """The workers that the sentence concerns; None: all workers."""
     routine: bool = False
     own: bool = False
-    """Whether the story of the run leaves this sentence out, so that it appears only in the story
-    of one worker."""
+    """Whether the sentence appears only in the story of one worker, and not in the story of the
+    run."""
     shown: bool = False
     """Whether the command that runs the job has already shown the sentence."""
     urgent: bool = False
@@ -63,14 +65,14 @@ _STORE_FAILS = "cut-unwritten"
 class CheckpointTeller:
     """Turns lines of the journal about checkpoints into sentences.
 
-    *The story says once that a store fails, and once that it works again. Otherwise every
-    checkpoint that is due would repeat the sentence. The journal keeps every failure.*
+    *The story says once that a store fails, and once that it works again. The journal has every
+    failure.*
     """
 
     def __init__(self, state: RunState) -> None:
         self._state = state
         self._unwritten = 0
-        """How many checkpoints could not be written since the last one that was made."""
+        """How many checkpoints could not be written since the last successful one."""
 
     def made(self, line: dict[str, Any]) -> list[Sentence]:
         made = f"checkpoint {line['number']} of round {line['round']} is made"
@@ -114,11 +116,11 @@ _ROUTINE_EVERY_S = 10.0
 _LONG_WAIT_S = 3.0
 _FEW = 8
 _MOST_SHOWN = 10
-"""The most workers of which the display of progress says that they joined."""
+"""The most workers whose joining the progress display mentions."""
 _VERBS = {LINK_ENDED: "died", CUT_OFF: "is excluded"}
-"""For some codes of a reason, what happened to the worker; it has left for all others."""
+"""For some codes of a reason, what happened to the worker. Under any other code it has left."""
 _ABOUT_THE_JOB = ("goal", "goal-not-finite")
-"""The codes of reasons whose sentences already begin with "the job", for the end of a job."""
+"""The codes of reasons for the end of a job whose sentences already begin with "the job"."""
 _UP_OR_DOWN = (LearningState.RISING, LearningState.FALLING)
 
 
@@ -129,15 +131,15 @@ _TUNING = frozenset(
         *("plan", "batch-measuring", "batch-chosen"),
     )
 )
-"""The codes of decisions that a policy makes again and again while it searches or follows the speeds of
+"""The codes of decisions that a policy repeats while it searches or adapts to the speeds of
 workers."""
 _ERRORS = (FAILED, NOT_FINITE)
-"""The codes of reasons that give the error of a worker."""
+"""The codes of reasons that contain the error of a worker."""
 
 
 class Teller:
-    """Takes the lines of a journal one by one and returns the sentences that are due. If the job is
-    given, the sentences include advice."""
+    """Reads the lines of a journal one by one and returns the sentences that are due. With the job,
+    the sentences include advice."""
 
     def __init__(
         self,
@@ -146,9 +148,9 @@ class Teller:
         routine: bool = True,
         local: frozenset[str] = frozenset(),
     ) -> None:
-        """`routine`: also say regularly what each worker has done. With thousands of workers these
-        sentences take long to make. `local`: workers whose errors the command shows itself, so that
-        the sentences do not repeat them."""
+        """`routine`: also summarise regularly what each worker has done. With thousands of workers
+        these sentences take long to make. `local`: workers whose errors the command itself shows,
+        so the sentences do not repeat them."""
         self.state = RunState()
         self._local = local
         self._says_routine = routine
@@ -177,7 +179,7 @@ class Teller:
         return [*self._routine(), *told] if due else []
 
     def rest(self) -> list[Sentence]:
-        """The sentences about routine events that are not told yet."""
+        """The sentences about routine events that were not returned yet."""
         return self._routine()
 
     # -- routine -------------------------------------------------------------------------------
@@ -338,7 +340,7 @@ class Teller:
         name, reason = line["name"], reason_of(line)
         known = self.state.workers.get(line["worker"])
         if known is not None and known.left != reason:
-            # the story has already told this worker's end, because of an earlier line
+            # an earlier line has already told this worker's end
             return []
         if reason.code == DONE.code:
             return [replace(self._say(f"{name} is done", {line["worker"]}), routine=True)]
@@ -364,7 +366,7 @@ class Teller:
         self._told_unopened.discard((line["worker"], line["server"]))
         name, server = line["name"], f"s{line['server']}"
         long = duration(line["seconds"])
-        text = f"{name} and {server} can talk to each other again, after {long}: {name} is back"
+        text = f"{name} and {server} can reach each other again, after {long}: {name} is back"
         return [self._say(text, {line["worker"]})]
 
     def _evicted(self, line: dict[str, Any]) -> list[Sentence]:
@@ -440,8 +442,8 @@ class Teller:
         return [self._say(f"{away}: no process is suspected for that time", None)]
 
     def _stopping(self, line: dict[str, Any]) -> list[Sentence]:
-        """The stop of the job. The command that trains prints it too, so the progress display does
-        not repeat it."""
+        """The sentence about the stop of the job. The command that trains prints it too, so the
+        progress display does not repeat it."""
         by = f" by {line['by']}" if "by" in line else ""
         said = self._say(f"a stop was requested{by}: every worker leaves its training loop", None)
         return [replace(said, shown=True)]
@@ -452,7 +454,8 @@ class Teller:
         return [replace(said, shown=reason.fields.get("name") in self._local)]
 
     def _respawn(self, line: dict[str, Any]) -> list[Sentence]:
-        """A process died: the command that trains starts it again, or gives it up."""
+        """The sentence about the death of a process: the command that trains starts it again, or
+        gives it up."""
         said = self._say(in_words(Reason(line["what"], line)), self._numbers(line))
         return [replace(said, shown=True)]
 
@@ -461,7 +464,8 @@ class Teller:
         return [replace(said, shown=True)]
 
     def _cluster(self, line: dict[str, Any]) -> list[Sentence]:
-        """What the command that trains has noticed about the cluster on which it runs the job."""
+        """The sentence about an observation of the cluster on which the command that trains runs
+        the job."""
         said = self._say(in_words(Reason(line["what"], line)), None)
         return [replace(said, shown=True)]
 
@@ -477,12 +481,13 @@ class Teller:
             return []
         if line["state"] == LearningState.SETTLED:
             if self._told_settled:
-                # the story says only once that the objective is stable
+                # mention only once that the objective is stable
                 return []
             self._told_settled = True
         tries = [] if self._job is None else learning_remedies(self.state, self._job)
         text = f"{said}; try {tries[0]}" if tries else said
-        # an objective that rises and falls again and again is noise, of which a terminal needs few lines
+        # an objective that rises and falls again and again is noise; few lines of a terminal are
+        # enough
         finding = self.state.finding
         rises = 0
         if finding is not None and finding.state in _UP_OR_DOWN:
@@ -494,7 +499,7 @@ class Teller:
         if reason_of(line).code not in _ABOUT_THE_JOB:
             reason = f"the job {'failed' if line.get('failed') else 'ended'}: {reason}"
         said = self._say(reason, None)
-        # the error with which the command ends says why the job failed
+        # the error at the end of the command says why the job failed
         return [replace(said, shown=line.get("failed", False)), *self._in_all()]
 
     def _unwritten(self, line: dict[str, Any]) -> list[Sentence]:

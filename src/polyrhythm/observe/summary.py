@@ -46,11 +46,11 @@ def summarise(lines: Iterable[dict[str, Any]], job: JobSpec | None = None) -> di
 
 
 def result(state: RunState, job: JobSpec) -> dict[str, Any]:
-    """The result that `--json` prints, from a state. `bytes_pushed` is the size of all contributions:
-    a worker measures a contribution that does not carry every slice of the model as it is, because of
-    `--push int8`, sparse gradients, several models or buffers. `bytes_pulled` is computed: a worker
-    reads the model once when it joins and once after each contribution. With `--wire-dtype bf16`, a
-    model of float32 travels at half its size."""
+    """The result that `--json` prints, from a state. `bytes_pushed` is the size of all
+    contributions. Workers measure it if contributions differ from the whole model (`--push int8`,
+    sparse gradients, several models, buffers). `bytes_pulled` is computed: a worker reads the model
+    once when it joins and once after each contribution. With `--wire-dtype bf16`, a model of
+    float32 travels at half its size."""
     seconds = state.seconds
     carried = state.nbytes * _WIRE_SHARE.get(job.wire_dtype, 1.0)
     return {
@@ -97,8 +97,8 @@ def result(state: RunState, job: JobSpec) -> dict[str, Any]:
 
 
 def is_trained(state: RunState, job: JobSpec | None) -> bool:
-    """Whether the model may differ from that of the beginning, or is what the user asked for: a job
-    that continues from a checkpoint begins with a trained model."""
+    """Whether the saved model may be better than the initial one, or the user wanted the initial
+    one. A job that continues from a checkpoint begins with a trained model."""
     ended = state.ended
     reached = ended is not None and not ended.failed
     return bool(state.contributions or reached or (job is not None and job.resume))
@@ -188,10 +188,10 @@ def summary_text(
     columns: int = 80,
 ) -> str:
     """The summary as text. It ends with the result of the job and the path of its model. `columns`:
-    the width of the terminal, into which the table of workers fits. `recorded`:
-    whether the run has a journal. `details`: also say how the time of all workers was spent, where
-    the journal is, and how to load the model. `failing`: an error says why the job failed.
-    `said`: workers whose errors the user has seen already."""
+    the width of the terminal, into which the table of workers fits. `recorded`: whether the run has
+    a journal. `details`: also say how the time of all workers was spent, where the journal is, and
+    how to load the model. `failing`: omit why the job failed, because an error says it. `said`:
+    workers whose errors the user has already seen."""
     if not recorded and not result["ended"]:
         return f"{result['job']}: stopped before it had begun"
     ended = "the job failed" if failing else result["ended"] or "did not end properly"
@@ -278,7 +278,7 @@ def _best(line: dict[str, Any]) -> dict[str, Any]:
 
 
 def _no_best(state: RunState, job: JobSpec) -> str | None:
-    """Why there is no best model although the job was to keep one; None if there is a file, or if
+    """Why there is no best model although the user asked for one; None if there is a file, or if
     the file could not be written."""
     metric = job.keep_best.rpartition(":")[2]
     missing = metric and state.best is None and state.metrics.value(metric) is None
@@ -372,8 +372,8 @@ def _time_row(time: dict[str, float], overall: float, per_round: float | None) -
 
 
 def _worker_rows(result: dict[str, Any], columns: int, *, details: bool) -> list[str]:
-    """The table of workers: of all with `details`, and otherwise of those that need attention and of
-    the slowest."""
+    """The table of workers. With `details`: of all workers; otherwise of those that need attention
+    and of the slowest."""
     workers: dict[str, dict[str, Any]] = result["per_worker"]
     work = {name: (each["points"], each["compute_s"]) for name, each in workers.items()}
     slow, failed = times_slower(work), result.get("worker_failures", {})

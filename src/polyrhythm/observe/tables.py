@@ -1,7 +1,8 @@
 """A run's state in lines for a terminal. `train` shows them live, and `status` prints them.
 
-*They answer three questions at a glance: how long yet, does it learn, and who is slow?* The first
-lines have the time, the second the objective, and the table of workers marks the slow ones.
+*They answer three questions at a glance: how long will it take, does the model learn, and who is
+slow?* The first line has the time, the second the objective, and the table of workers marks the
+slow ones.
 """
 
 from collections.abc import Iterable
@@ -40,7 +41,7 @@ from polyrhythm.wire.messages import JobSpec
 MOST_COLUMNS = 100
 """The live table is never wider than this."""
 _LEAST_ROWS = 3
-"""The fewest rows of workers in a live table, however low the terminal is."""
+"""The fewest rows of workers in a live table, even in a low terminal."""
 _ABOVE = 8
 """The lines of the terminal that the live table leaves for what is printed above it."""
 _METRICS = 2
@@ -48,7 +49,7 @@ _METRICS = 2
 line."""
 _BAR_CELLS = 24
 _LEAST_OF_RUN = 2
-"""How many columns of a list of runs are shown however narrow the terminal is."""
+"""How many columns a list of runs keeps even in a very narrow terminal."""
 
 
 def headline(state: RunState, job: JobSpec | None, now_s: float) -> str:
@@ -160,7 +161,7 @@ def _row(line: str, mark: RowStyle | None) -> Text:
 
 
 def _style(state: RunState) -> str:
-    """The colour of the line about the objective: whether the run learns."""
+    """The colour of the line about the objective. It shows whether the run learns."""
     if is_fault(state.finding):
         return "red"
     return "green" if learning_in_short(state) == FALLING else ""
@@ -169,7 +170,7 @@ def _style(state: RunState) -> str:
 def _time(
     state: RunState, job: JobSpec | None, now_s: float, columns: int, *, plain: bool
 ) -> RenderableType:
-    """How long the run has taken, and how long it will take yet, with a bar if that can be known."""
+    """How long the run has taken and will still take, with a bar if the end can be estimated."""
     found = estimate(state, job, now_s)
     text = _times(state, job, now_s, found)
     if found is None or columns < _BAR_CELLS + len(text) + 2:
@@ -206,7 +207,8 @@ def _text(text: str, columns: int, style: str = "") -> Text:
 
 
 def _short_text(text: str, columns: int, style: str = "") -> Text:
-    """The same for the live table: a word that is longer than the terminal is cut."""
+    """The same lines for the live table, in which words that are longer than the terminal are
+    cut."""
     lines = wrapped(shown(text), columns).split("\n")
     return Text("\n".join(cut(line, columns) for line in lines), style=style)
 
@@ -242,7 +244,7 @@ def status(run: Run, columns: int, *, plain: bool = False) -> RenderableType:
 
 
 def _details(run: Run, *, running: bool) -> list[str]:
-    """Further lines of `status`."""
+    """The additional lines of `status`."""
     state, job = run.state, run.job
     rows = passes_in_words(state)
     if state.slices:
@@ -326,8 +328,8 @@ def _word(run: Run) -> str:
 
 
 def runs(found: Iterable[Run], columns: int) -> list[str]:
-    """One line for each run, in at most `columns` columns if the names of the runs allow that: what
-    does not fit is left out."""
+    """One line for each run, in at most `columns` columns if the names of the runs are short
+    enough. Columns that do not fit are dropped."""
     cells = [["run", "is", "rounds", "objective", "seconds", "job", "sync", "reported"]]
     for run in found:
         state = run.state

@@ -1,5 +1,5 @@
-"""The sentence of every reason: the only place where the codes of `wire/messages/reasons.py` become
-words.
+"""The sentence of every reason: the only place that turns the codes of `wire/messages/reasons.py`
+into words.
 
 A template names the fields of its reason. Two format specifications are added to the usual ones:
 `{n:round}` is a number with a noun (`1 round`, `2 rounds`), and `{held:is|are}` is the verb that
@@ -9,7 +9,7 @@ the same fields. `reasons.py` fills the templates.
 
 SENTENCES = {
     # sentences about what a worker or a server waits for
-    "none": "nothing is being waited for",
+    "none": "waiting for nothing",
     "joining": "waiting for the lead to admit this worker",
     "rejoining": "this worker joins again: {cause}",
     "placing": "waiting for the servers to allocate the model's slices",
@@ -42,11 +42,12 @@ SENTENCES = {
     "window": "{held} {held:waits|wait}: {servers} {servers:has|have} not acknowledged the last two"
     " contributions",
     "unreported": "{servers} {servers:has|have} not reported what {held} contributed",
-    "link-silent": "{workers} and {servers} cannot talk to each other: nothing comes over their link,"
-    " although both reach the lead",
-    "links-cut": "no worker can go on: {workers} and {servers} cannot talk to each other, although"
-    " they reach the lead",
-    "servers-apart": "{servers} cannot talk to each other, although both reach the lead, and each has"
+    "link-silent": "{workers} and {servers} cannot reach each other: nothing comes over their"
+    " link, although both can reach the lead",
+    "links-cut": "no worker can continue: {workers} and {servers} cannot reach each other,"
+    " although they can reach the lead",
+    "servers-apart": "{servers} cannot reach each other, although both can reach the lead, and"
+    " each has"
     " the only copy of a slice",
     "sharing": "waiting for {name} to send the parameters of round {round} to the servers",
     "ending": "the goal is reached; waiting for {workers} to finish",
@@ -94,12 +95,12 @@ SENTENCES = {
     " shorter than they were",
     "interval-restored": "the interval is {interval_ms:.1f} ms again, as asked: barriers are cheap"
     " enough",
-    "interval-blind": "the interval is {interval_ms:.1f} ms as long as there is no objective to choose"
-    " it by",
+    "interval-blind": "the interval is {interval_ms:.1f} ms while there is no objective by which"
+    " to choose it",
     "batch-measuring": "batches of {points:point} are tried",
     "batch-chosen": "batches have {points:point}: the objective fell fastest with them, by {gain:.3g}"
     " per second",
-    "batch-blind": "there is no objective to choose by: batches stay at {points:point}",
+    "batch-blind": "no objective is reported, so batches stay at {points:point}",
     # sentences about points that move between workers, or why none move
     "balance-alike": "all {count:worker} have about the same number of points, speed and passes",
     "balance-even": "the passes of all workers will be within {bound:g} of their mean (largest"
@@ -122,8 +123,8 @@ SENTENCES = {
     "migrate-kind": "--migrate auto means full with kind {name}: the memory of the points must move with"
     " them",
     "migrate-lease": "--migrate auto means lease: every worker can read the whole data set",
-    "migrate-private": "--migrate auto means --migrate full for workers with --share-data, because every"
-    " worker has a data set of its own",
+    "migrate-private": "--migrate auto means --migrate full for workers with --share-data,"
+    " because every worker has its own data set",
     "move-not-shared": "{workers} was started without --share-data, so no points leave it",
     "move-withdrawn": "{targets} does not share its points any more",
     "move-visited": "the points were being visited at the time of the move",
@@ -147,13 +148,13 @@ SENTENCES = {
     "failed": "it failed: {detail}",
     "not-finite": "it failed: {detail}",
     "evicted": "it was silent for too long",
-    "not-woken": "it was evicted, and was not heard from after that",
+    "not-woken": "it was evicted, and has been silent since then",
     "silent-for": "it was silent for {silent_s:.1f} s",
     "cut-off": "nothing has come over the link between {name} and s{server} for {silent_s:.1f} s,"
-    " although both reach the lead",
+    " although both can reach the lead",
     "servers-changed": "the servers of the job have changed",
-    "server-cut-off": "{workers} cannot talk to it, although it reaches the lead",
-    "servers-cut-off": "s{by} cannot talk to it, although it reaches the lead",
+    "server-cut-off": "{workers} cannot reach it, although it can reach the lead",
+    "servers-cut-off": "s{by} cannot reach it, although it can reach the lead",
     "came-back": "it came back over another link",
     "link-ended": "{detail}",
     "link-lost": "{name} lost its link to {peer}: {detail}",
@@ -190,11 +191,12 @@ SENTENCES = {
     "model-differs": "{name}'s model differs: {detail}",
     "data-empty": "{name}'s data set is empty",
     "data-too-small": "{name}'s data set has {points:point}, fewer than --min-batch {least}",
-    "data-differs": "{name}'s data set has {points:point}, the job's has {expected}; if every worker"
-    " has a data set of its own, give --data-private",
-    "data-unlike": "{name}'s data set differs from that of {first} in {differs}: if workers draw their"
+    "data-differs": "{name}'s data set has {points:point}, the job's has {expected}; if every"
+    " worker has its own data set, give --data-private",
+    "data-unlike": "{name}'s data set differs from that of {first} in {differs}: if workers draw"
+    " their"
     " points at random, let all draw with the same seed, for example torch.manual_seed(worker.seed);"
-    " if every worker has a data set of its own, give --data-private; if the points are the same, give"
+    " if every worker has its own data set, give --data-private; if the points are the same, give"
     " the data set the same attribute `fingerprint` (a text) on all workers",
     "data-changed": "{name} gave worker.batches a data set of {points:point}, but has given it one"
     " of {expected} before: a worker trains on one data set",
@@ -215,9 +217,10 @@ SENTENCES = {
     " resumed: passes do not wait for it any longer, and the job has {total:point}",
     "data-unannounced": "{name} has not announced a data set: passes do not wait for it any longer, and"
     " the job has {total:point}",
-    "data-absent": "{name} is not there with its data set: passes leave its {points:point} out until it"
-    " is",
-    "data-back": "{name} is back with its {points:point}, and passes include them again: the job now has"
+    "data-absent": "{name} has not announced its data set yet: until it does, passes leave its"
+    " {points:point} out",
+    "data-back": "{name} is back with its {points:point}, and passes include them again: the job"
+    " now has"
     " {total:point}",
     "data-partly-back": "{name} is back with its {all:point}: passes again include the {points} that"
     " were lost, and other workers have the rest, which it has shared: the job now has {total:point}",
@@ -327,11 +330,13 @@ SENTENCES = {
     # sentences about a cluster
     "actor-died": "{name} died: {detail}",
     "node-lost": "node {node} died{detail}; on it: {on_it}",
-    "node-drains": "node {node} is taken away soon; leaving: {on_it}",
-    "node-drains-lead": "node {node} is taken away soon; the lead runs in {on_it} on it, and cannot"
-    " move, so the job ends with this node; with --store it could continue from a checkpoint",
-    "node-drains-lead-cut": "node {node} is taken away soon; the lead runs in {on_it} on it, and cannot"
-    " move; it takes a checkpoint now, from which the job can continue",
+    "node-drains": "node {node} will be removed soon; leaving: {on_it}",
+    "node-drains-lead": "node {node} will be removed soon; the lead runs there, in {on_it}, and"
+    " cannot move, so the job ends with this node; with --store it could"
+    " continue from a checkpoint",
+    "node-drains-lead-cut": "node {node} will be removed soon; the lead runs there, in {on_it},"
+    " and cannot move; it takes a checkpoint now, from which the job can"
+    " continue",
 }
 GOALS = {
     "rounds": "{rounds:round}",
@@ -342,7 +347,7 @@ GOALS = {
     "seconds": "{seconds:g} seconds",
     "terminated": "the algorithm has ended ({why})",
 }
-"""For each code of a goal, the words that name the goal."""
+"""For each code of a goal, the name of the goal in messages."""
 NOTICED = {
     "link-ended": "the end of its link",
     "unreachable": "s{by}, whose link to it ended",
@@ -358,4 +363,4 @@ DIFFERENCES = {
     "numbers": "the floating-point numbers of some points",
     "fingerprint": "its attribute `fingerprint`",
 }
-"""In what the data set of a worker differs from that of the first worker."""
+"""The differences between the data set of a worker and that of the first worker, in words."""

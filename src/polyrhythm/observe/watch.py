@@ -1,7 +1,9 @@
-"""Reports of workers and servers about a silent lead, in a file of the run's folder beside the
-journal. The lead writes the journal, so nothing is added to the journal while the lead is stopped.
-Workers and servers report a silent lead to the command that started them. That command writes a
-line of JSON for each report."""
+"""Reports of workers and servers about a silent lead, in a file beside the journal.
+
+The lead writes the journal, so a stopped lead adds nothing to it. Workers and servers report a
+silent lead to the command that started them, and that command writes a line of JSON for each
+report.
+"""
 
 import contextlib
 import time
@@ -34,7 +36,7 @@ class Suspect(msgspec.Struct, frozen=True):
 
 
 class WatchWriter:
-    """*A report that cannot be written is lost: `why` then knows less, and the job goes on.*"""
+    """*A report that cannot be written is lost: `why` then knows less, and the job continues.*"""
 
     def __init__(self, path: Path) -> None:
         self._path = path

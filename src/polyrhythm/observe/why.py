@@ -47,9 +47,10 @@ RULES = {
     "window": "a worker has at most two contributions that are not acknowledged",
     "ending": "a job ends when every worker has left; a worker leaves when its `main` returns",
     "stopping": "a job that is stopped ends when every worker has run the code after its loop",
-    "link-silent": "a worker whose link to a server is silent is excluded after 4 s; a server that most"
-    " workers cannot talk to is lost instead, if its slices have copies",
-    "links-cut": "workers that are excluded connect again every few seconds, and go on when their links"
+    "link-silent": "a worker whose link to a server is silent is excluded after 4 s; a server"
+    " that most workers cannot reach is lost instead, if its slices have copies",
+    "links-cut": "workers that are excluded connect again every few seconds, and go on when their"
+    " links"
     " work",
     "servers-apart": "a server that has the only copy of a slice is not given up: the job waits for the"
     " link",
@@ -103,15 +104,15 @@ _REMEDIES = {
     "copying": ("look for a server that is stopped, short of memory, or behind a slow link",),
 }
 _CHECK_LINK = (
-    "check the network between these two hosts (ping, firewall, routes): both reach the host of the"
-    " lead",
+    "check the network between these two hosts (ping, firewall, routes): both can reach the host"
+    " of the lead",
 )
 _REMEDIES |= dict.fromkeys(("link-silent", "links-cut", "servers-apart"), _CHECK_LINK)
 _SILENCE_S = 3.0
 _RECENT_S = 1.5
 """The journal usually counts rounds once a second. If its last count is older than this, the answer
-says how old it is."""
-_NO_WAIT = "nothing is being waited for"
+gives the age."""
+_NO_WAIT = "waiting for nothing"
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,25 +133,25 @@ class Explanation:
     cut_off: tuple[str, ...] = ()
     """Workers that are excluded because their links to servers do not work, and since when."""
     evicted: tuple[str, ...] = ()
-    """Workers that were evicted because they were silent, since when, and what follows."""
+    """Workers that were evicted for silence, since when, and the consequences."""
     given_up: tuple[str, ...] = ()
     """Processes that are not started again, and why."""
     cluster: tuple[str, ...] = ()
-    """Deaths of processes and nodes of a cluster, and nodes that are taken away, until their processes
-    have joined again."""
+    """Deaths of processes and nodes of a cluster, and nodes that will be removed. An entry stays
+    until its processes have joined again."""
     gone: tuple[str, ...] = ()
-    """The workers that failed, died or left before their work was done, and why."""
+    """The workers that failed, died or left before they were done, and why."""
     slow: str | None = None
     """The worker that computes more slowly than the others."""
     lately: str | None = None
     """The worker for which the others have waited in the last seconds, and the share of this time
     that they waited."""
     link: str | None = None
-    """The link for which the job waits, or of which it waits for most of the time, and its rate."""
+    """The slow link: the job waits for it now, or most of the time. With its rate."""
     learning: str | None = None
     """What is wrong with the learning, if anything is."""
     advice: str | None = None
-    """What to try first if something is wrong with the learning, and after the end of a run whatever
+    """What to try first if something is wrong with the learning. After the end of a run: whatever
     would help."""
     alternatives: tuple[str, ...] = ()
     """What else to try if something is wrong with the learning."""
@@ -174,7 +175,7 @@ def explain(state: RunState, now_s: float | None = None, job: JobSpec | None = N
 
 
 def _with_gone(explanation: Explanation, state: RunState) -> Explanation:
-    """The same explanation with the workers that are gone for good, and how to replace them."""
+    """The same explanation, with the workers that will not come back, and how to replace them."""
     silent = {worker.worker for worker in _silent_workers(state)}
     others = [worker for worker in state.workers.values() if worker.worker not in silent]
     gone = gone_in_words(others, state)
@@ -185,10 +186,10 @@ def _with_gone(explanation: Explanation, state: RunState) -> Explanation:
 
 
 def _with_cut_off(explanation: Explanation, state: RunState, now_s: float | None) -> Explanation:
-    """The same explanation with the pairs of processes that cannot talk to each other."""
+    """The same explanation, with the pairs of processes that cannot reach each other."""
     now_s = max(state.at_s, state.at_s if now_s is None else now_s)
     cut_off = tuple(
-        f"{state.name_of(worker)} and {server_name(server)} cannot talk to each other, for"
+        f"{state.name_of(worker)} and {server_name(server)} have not reached each other for"
         f" {duration(now_s - since_s)}: {state.name_of(worker)} is excluded until their link works"
         for (worker, server), since_s in sorted(state.cut_off.items())
     )
@@ -201,8 +202,8 @@ def _with_cut_off(explanation: Explanation, state: RunState, now_s: float | None
 
 
 def _with_straggler(explanation: Explanation, state: RunState, job: JobSpec | None) -> Explanation:
-    """The same explanation with the worker that has slowed down the last rounds. Most waits in a
-    round are too short for their own line in the journal."""
+    """The same explanation, with the worker that has slowed down the last rounds. Most waits in a
+    round are too short for a separate line in the journal."""
     found = None if job is None or not state.present else straggler(state, job)
     if found is None:
         return explanation
@@ -216,7 +217,7 @@ def _with_straggler(explanation: Explanation, state: RunState, job: JobSpec | No
 
 
 def _with_link(explanation: Explanation, state: RunState, job: JobSpec | None) -> Explanation:
-    """The same explanation with the link that is waited for, if one is."""
+    """The same explanation, with the link that the job waits for, if there is one."""
     waiting = state.waiting
     if waiting is not None and waiting.reason.code == "unreported":
         link = awaited_link(state, waiting.held, waiting.reason.fields.get("servers"))
@@ -289,8 +290,8 @@ def _explain(state: RunState, now_s: float | None, job: JobSpec | None) -> Expla
 
 
 def _code_of(waiting: WaitingState, state: RunState, job: JobSpec | None) -> str:
-    """The code of the reason of a wait. A job whose workers have all joined does not wait for others,
-    but until they have attached a model."""
+    """The code of the reason of a wait. If all workers have joined but have not attached a model,
+    the job waits for that, and not for others to join."""
     code = waiting.reason.code
     if code == "gathering" and job is not None and state.members >= job.workers:
         return "attaching"
@@ -298,7 +299,7 @@ def _code_of(waiting: WaitingState, state: RunState, job: JobSpec | None) -> str
 
 
 def _silent_workers(state: RunState) -> list[ObservedWorker]:
-    """The workers that were evicted because they were silent, and have not come back."""
+    """The workers that were evicted for silence and have not come back."""
     workers = state.workers.values()
     return [each for each in workers if each.left is not None and each.left.code == "silent-for"]
 
@@ -316,8 +317,8 @@ def _evicted(state: RunState, now_s: float | None) -> tuple[str, ...]:
 
 
 def _all_silent(state: RunState, now_s: float) -> Explanation | None:
-    """Every worker was evicted because it was silent: which ones, since when, and what happens
-    next. None if a worker is in the job, or none was evicted."""
+    """If every worker was evicted for silence: which ones, since when, and the consequences. None
+    if a worker is in the job, or none was evicted."""
     silent = _silent_workers(state)
     if state.members or not silent or state.ended is not None:
         return None
@@ -336,8 +337,8 @@ def _all_silent(state: RunState, now_s: float) -> Explanation | None:
         rule="an evicted worker that wakes up rejoins by itself, and training continues; if the"
         " links of all of them end and none returns within 5 s, the job ends as failed",
         remedies=(
-            "look at the processes of these workers: if they are stopped, let them go on"
-            " (kill -CONT)",
+            "look at the processes of these workers: if they are stopped, let them continue (kill"
+            " -CONT)",
             f"start another worker: {state.join_hint.text()}",
             "end the job: polyrhythm stop RUN",
         ),
@@ -360,7 +361,8 @@ def explain_silent_lead(suspects: tuple[Suspect, ...], now_s: float, unix_s: flo
         rule=f"a silent lead is suspect after {first.limit}; workers and servers end when it"
         " has sent nothing for --lead-timeout",
         remedies=(
-            f"look at the process of {FIRST_SEAT.name}: if it is stopped, let it go on (kill -CONT)",
+            f"look at the process of {FIRST_SEAT.name}: if it is stopped, let it continue (kill"
+            f" -CONT)",
             "next time give a longer --lead-timeout if the lead's machine pauses that long",
         ),
     )
@@ -418,7 +420,7 @@ def _servers(waiting: WaitingState) -> tuple[str, ...]:
 
 
 def _held(state: RunState, waiting: WaitingState) -> tuple[int, ...]:
-    """The workers that wait: those that the lead names, or else all that are not missing."""
+    """The waiting workers: those that the lead names, or else all that are not missing."""
     if waiting.held or not (waiting.missing or _servers(waiting)):
         return waiting.held
     return tuple(w.worker for w in state.present if w.worker not in waiting.missing)

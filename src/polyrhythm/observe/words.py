@@ -42,8 +42,8 @@ def rough(seconds: float) -> str:
 
 
 def grouped(count: float) -> str:
-    """A number of things, with commas between thousands. Below ten, it has a digit after the
-    point, unless it is whole."""
+    """A number of things, with commas between thousands. A number below ten has one decimal, unless
+    it is whole."""
     return f"{count:.1f}" if count < 10 and count != round(count) else f"{count:,.0f}"
 
 
@@ -55,14 +55,14 @@ def size(nbytes: float) -> str:
 
 
 def number(value: float | None) -> str:
-    """A number with four significant digits. None stands for a value that is not finite, for which
-    the journal contains null."""
+    """A number with four significant digits. None means a value that is not finite; the journal
+    contains null for it."""
     return "nan" if value is None else f"{value:.4g}"
 
 
 def measure(value: float) -> str:
-    """The value of a metric, with four digits after the point; very small and very large values
-    have four significant digits."""
+    """The value of a metric with four decimals; very small and very large values have four
+    significant digits."""
     plain = value == 0 or 1e-2 <= abs(value) < 1e6
     return f"{value:.4f}" if plain else f"{value:.4g}"
 
@@ -101,7 +101,7 @@ _NO_BREAK = "\u00a0"
 _BOUND = re.compile(r"(?<=\d) (?=[^\W\d])|(?<=\w) (?=\d)")
 """The spaces at which no line is broken: those between a number and its unit or noun."""
 _COMMAND = re.compile(r"polyrhythm (?:worker|server) (?:\S+ )?--connect \S+")
-"""A command to copy, which is not broken either."""
+"""A command for the user to copy, which must stay on one line."""
 
 
 def _wrap(line: str, width: int) -> list[str]:

@@ -1,4 +1,4 @@
-"""What the workers of a run have done: each worker in all and in the last seconds, means and
+"""The work of the workers of a run: of each worker in total and in the last seconds, means and
 medians over rounds, and the metrics of the run."""
 
 from collections import deque
@@ -82,8 +82,8 @@ class ObservedWorker:
     device: str = ""
     """The device on which the worker computes; empty if the journal does not name the device."""
     measured: Fields = field(default_factory=dict)
-    """The fields of this worker in the last line about rounds. `before` has the fields of a line
-    that is `recent_s` seconds older."""
+    """The fields of this worker in the last line about rounds. `before`: the fields in a line that
+    is `recent_s` seconds older."""
     before: Fields = field(default_factory=dict)
     recent_s: float = 0.0
     reports: dict[str, float] = field(default_factory=dict)
@@ -92,7 +92,7 @@ class ObservedWorker:
     because shorter ones have no `waiting` line."""
     joins: int = 1
     joined_late: bool = False
-    """Whether the worker has last joined after round 1 had opened."""
+    """Whether the worker last joined after round 1 had opened."""
     contributed_before: int = 0
     """The number of its contributions when it last joined."""
     no_points: bool = False
@@ -122,7 +122,7 @@ class ObservedWorker:
 
     @property
     def starting(self) -> bool:
-        """Whether the worker has joined a running job and has contributed nothing since."""
+        """Whether the worker has joined a running job and contributed nothing since."""
         contributed = self.measured.get("contributions", 0)
         return self.present and self.joined_late and contributed <= self.contributed_before
 
@@ -154,7 +154,7 @@ class RecentWork:
     def take(
         self, measured: dict[Any, Fields], at_s: float, workers: Mapping[int, ObservedWorker]
     ) -> None:
-        """Take the fields per worker of a `rounds` line that was written at `at_s`, and update
+        """Read the fields per worker of a `rounds` line that was written at `at_s`, and update
         `workers`. The fields are not converted, because there may be thousands of workers in
         thousands of lines."""
         self._samples.append((at_s, measured))
@@ -177,7 +177,7 @@ class MeanOverRounds:
     """A mean over the rounds of a run. Each line of the journal summarises several rounds."""
 
     value: float | None = None
-    """The mean so far; None until a line of the journal has had a value."""
+    """The mean so far; None if no line of the journal has had a value."""
     _rounds: int = 0
 
     def take(self, value: float | None, rounds: int) -> None:
@@ -189,7 +189,8 @@ class MeanOverRounds:
 
 @dataclass(slots=True)
 class MedianOverRounds:
-    """An approximate median: each line of the journal has only the median of its own rounds."""
+    """An approximate median: each line of the journal has only the median of the rounds that it
+    covers."""
 
     _lines: list[tuple[float, int]] = field(default_factory=list)
 
@@ -210,7 +211,7 @@ class MedianOverRounds:
 @dataclass(slots=True)
 class Extremes:
     """The times at which a changing value was higher or lower than ever before. They show when the
-    value first reached a bound, and need little memory however often the value changes."""
+    value first reached a bound, and need little memory even if the value changes often."""
 
     _highs: list[tuple[float, float]] = field(default_factory=list)
     _lows: list[tuple[float, float]] = field(default_factory=list)
@@ -230,14 +231,14 @@ class Extremes:
 
 @dataclass(slots=True)
 class Pushed:
-    """The contributions that did not carry the whole model as it is, and their size, as their workers
-    have measured it."""
+    """The contributions that differed from the whole model, and their size, as their workers have
+    measured it."""
 
     contributions: int = 0
     _nbytes: int = 0
 
     def take(self, fields: Mapping[str, int]) -> None:
-        """Take the fields `pushed` of a line about rounds."""
+        """Read the fields `pushed` of a line about rounds."""
         self.contributions += fields.get("contributions", 0)
         self._nbytes += fields.get("nbytes", 0)
 
@@ -253,7 +254,7 @@ class RunMetrics:
     have left still count, because at the end of a run all have left."""
 
     unreported: Reason | None = None
-    """The lead's remark that a target is not among the metrics that are reported."""
+    """The lead's remark that a target is not among the reported metrics."""
     _reported: Reported = field(default_factory=Reported)
     _extremes: dict[str, Extremes] = field(default_factory=dict)
 
@@ -269,7 +270,7 @@ class RunMetrics:
             self._still_unreported(self.unreported)
 
     def _still_unreported(self, remark: Reason) -> None:
-        """Bring the lead's remark up to date: it names only what no worker has reported yet."""
+        """Update the lead's remark: it names only metrics that no worker has reported yet."""
         names = str(remark.fields["target"]).split(", ")
         missing = [name for name in names if name not in self._reported]
         fields = {**remark.fields, "target": ", ".join(missing)}

@@ -24,15 +24,15 @@ from polyrhythm.wire.messages.reasons import (
 )
 
 SLOWER = 1.5
-"""A worker is slow if the median of the others computes a point in this fraction of its time, or
-less."""
+"""A worker is slow if the median of the others needs at most this fraction of its time per
+point."""
 _ENDS = {
     LINK_ENDED: "died",
     CUT_OFF: "excluded",
     "silent-for": "evicted",
     **dict.fromkeys((FAILED, HUNG, NOT_FINITE, UNATTACHED), "failed"),
 }
-"""For some codes of a reason, what happened to the worker; it has left for all others."""
+"""For some codes of a reason, what happened to the worker. Under any other code it has left."""
 _NAME_CELLS = 24
 _SHORT_NAME_CELLS = 11
 _NOTE_CELLS = 40
@@ -43,12 +43,12 @@ _DROPPED = (
     *("contributions", _TITLES, "device", "passes", "clock"),
     *("transferring", "waiting", "computing", "note"),
 )
-"""The columns that are left out one after the other until a table fits. `titles`: titles and names
-become shorter."""
+"""The columns that are dropped, one after the other, until a table fits. `titles`: shorten titles
+and names."""
 
 
 class RowStyle(Enum):
-    """Why a line of the table is shown in its own style, and the style."""
+    """The reason to highlight a line of the table, and the style."""
 
     TITLES = "dim"
     SLOW = "yellow"
@@ -61,7 +61,8 @@ class WorkerRow(msgspec.Struct, frozen=True):
     points_per_s: float | None
     """None: the worker is not in the job."""
     shares: tuple[float, float, float] | None
-    """The shares of its time spent on computing, waiting and transferring; None if unknown."""
+    """The shares of the worker's time spent on computing, waiting and transferring; None if
+    unknown."""
     device: str = ""
     clock: int | None = None
     passes: float | None = None
@@ -70,8 +71,8 @@ class WorkerRow(msgspec.Struct, frozen=True):
 
 
 def times_slower(work: Mapping[str, tuple[float, float]]) -> dict[str, float]:
-    """How many times slower than the median of the others each slow worker computes. `work`: the
-    points that each worker visited, and the seconds that it computed."""
+    """How many times slower each slow worker is than the median of the others. `work`: per worker,
+    the visited points and the seconds of computing."""
     per_point = {name: seconds / points for name, (points, seconds) in work.items() if points}
     ranked = sorted(per_point, key=lambda name: per_point[name])
     slow = {}
@@ -83,8 +84,8 @@ def times_slower(work: Mapping[str, tuple[float, float]]) -> dict[str, float]:
 
 
 def _median_without(place: int, ranked: Sequence[str], values: Mapping[str, float]) -> float:
-    """The median of all values except that at this place. It needs no loop, because a job may have
-    thousands of workers."""
+    """The median of all values except the one at this position. It avoids a loop, because a job may
+    have thousands of workers."""
     others = len(ranked) - 1
     middle = {others // 2, (others - 1) // 2} if others else set()
     chosen = [values[ranked[at + (at >= place)]] for at in middle]
@@ -92,8 +93,8 @@ def _median_without(place: int, ranked: Sequence[str], values: Mapping[str, floa
 
 
 def slow_workers(state: RunState) -> dict[str, float]:
-    """How many times slower than the others each slow worker computes: in the last seconds, or after
-    the end of a run in all of it."""
+    """How many times slower each slow worker is than the others, in the last seconds. After the end
+    of a run: in the whole run."""
     return _slow_in({worker.name: _work(worker, state) for worker in _at_work(state)})
 
 
@@ -121,8 +122,8 @@ def slow_in_words(slow: Mapping[str, float]) -> str | None:
 
 
 def worker_rows(state: RunState) -> list[WorkerRow]:
-    """The rows of all workers, except those that have left after their work was done. Speeds and
-    shares of time are those of the last seconds, and after the end of a run those of all of it."""
+    """The rows of all workers, except those that left after they were done. Speeds and shares of
+    time cover the last seconds or, after the end of a run, the whole run."""
     work = {worker.name: _work(worker, state) for worker in _at_work(state)}
     slow = _slow_in(work)
     ended = state.ended is not None
@@ -132,8 +133,8 @@ def worker_rows(state: RunState) -> list[WorkerRow]:
 
 
 def gone_in_words(workers: Iterable[ObservedWorker], state: RunState) -> list[str]:
-    """Lines about those of the workers that have left the job before their work was done: when, and
-    why. Workers that left for the same reason share a line."""
+    """Lines about workers that have left the job before they were done: when, and why. Workers that
+    left for the same reason share a line."""
     gone: dict[str, list[str]] = {}
     for worker in workers:
         if worker.left is not None and (short := left_in_short(worker)) is not None:
@@ -143,7 +144,7 @@ def gone_in_words(workers: Iterable[ObservedWorker], state: RunState) -> list[st
 
 
 def left_in_short(worker: ObservedWorker) -> str | None:
-    """How and when a worker left before its work was done: `died at 3.2 s`. None: it is in the job, or
+    """How and when a worker left before it was done: `died at 3.2 s`. None: it is in the job, or
     was done."""
     if worker.left is None or _is_done(worker):
         return None
@@ -157,8 +158,8 @@ def _is_done(worker: ObservedWorker) -> bool:
 def _row(
     worker: ObservedWorker, state: RunState, slower: float | None, work: Totals | None
 ) -> WorkerRow:
-    """`slower`: how many times slower than the others it is, if it is slow. `work`: what it has done in
-    the last seconds, or in a run that has ended; None if it has left."""
+    """`slower`: how many times slower the worker is than the others, if it is slow. `work`: its
+    work in the last seconds, or in a whole run that has ended; None if it has left."""
     mark = None
     notes = []
     if (left := left_in_short(worker)) is not None:
@@ -193,9 +194,9 @@ def _row(
 def table(
     rows: Sequence[WorkerRow], columns: int, most: int | None = None
 ) -> list[tuple[str, RowStyle | None]]:
-    """The lines of the table, with the mark of each, in at most `columns` columns of the terminal. What
-    does not fit is left out (`_DROPPED`). `most`: the most rows. Of more workers, those that need
-    attention are shown, and then those for which the others wait."""
+    """The lines of the table, each with its mark, in at most `columns` columns of the terminal.
+    Columns that do not fit are dropped (`_DROPPED`). `most`: the most rows: first the workers that
+    need attention, then those for which the others wait."""
     chosen, others = _chosen(rows, most)
     dropped: set[str] = set()
     for name in ("", *_DROPPED):
@@ -246,13 +247,13 @@ class _Column(msgspec.Struct, frozen=True):
     title: str
     cells: list[str]
     right: bool = True
-    """Whether its cells are aligned at their right end."""
+    """Whether the cells are aligned to the right."""
 
 
 def _columns(
     rows: Sequence[WorkerRow], all_rows: Sequence[WorkerRow], *, short: bool
 ) -> list[_Column]:
-    """The columns of these rows. Those that say nothing about any row of the table are left out."""
+    """The columns of these rows, without columns that are empty in every row."""
     longest = _SHORT_NAME_CELLS if short else _NAME_CELLS
     names = [cut(shown(row.name), longest) for row in rows]
     columns = [_Column("worker", "worker", names, right=False)]

@@ -1,7 +1,9 @@
-"""Points at which a test can kill a server: just after it has received or sent a message, just
-before and after it writes an object to a store, and just before and after it reports its address to
-the command that started it. A worker can be killed between two batches, after it has sent points to
-another worker or received some.
+"""Points at which a test can kill a process.
+
+A server can be killed just after it has received or sent a message, just before and after it writes
+an object to a store, and just before and after it reports its address to the command that started
+it. A worker can be killed between two batches, and after it has sent or received points of a moving
+chunk.
 
 The points do nothing unless POLYRHYTHM_CRASH_AT names a file when the process starts. While that
 file contains, for example, `s1 sent Placed`, s1 kills itself after it has sent its next `Placed`.

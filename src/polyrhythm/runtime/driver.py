@@ -30,9 +30,8 @@ class Driver:
         check: bool = False,
         before_tick: Callable[[], None] = lambda: None,
     ) -> None:
-        """`settle` is called when all queued events are handled, so that links flush the messages
-        that were sent. `before_tick` may queue events that a machine should handle before its
-        Tick."""
+        """`settle` is called when all queued events are handled; then links flush the sent
+        messages. `before_tick` may queue events that a machine should handle before its Tick."""
         self._machines = machines
         self._perform = perform
         self._settle = settle
@@ -43,8 +42,9 @@ class Driver:
         self._running = threading.Lock()
         self._clock = threading.Condition()
         self._wakes_ns: dict[str, int] = {}
-        """The time at which each machine wanted a Tick after the last event. The timekeeper thread
-        reads this dict while machines run, so it is replaced as a whole and never changed."""
+        """Per machine, the time at which it wanted a Tick after the last event. The timekeeper
+        thread reads this dict while machines run, so it is replaced as a whole and never
+        changed."""
         self._sleeps_until_ns: int | None = None
         self._closed = False
         self._timekeeper = threading.Thread(target=self._keep_time, name="time", daemon=True)
@@ -55,7 +55,7 @@ class Driver:
         return machine in self._machines
 
     def put(self, machine: str, event: Any) -> None:
-        """Queue an event for the next `run`. So events that arrive together are handled
+        """Queue an event for the next `run`, so that events that arrive together are handled
         together."""
         self._queue.append((machine, event))
 
@@ -103,7 +103,7 @@ class Driver:
 
     def _wake_in_time(self) -> None:
         """Wake the timekeeper thread if it would sleep beyond the next Tick. If the next Tick is
-        later than it expects, it finds that out itself when it wakes."""
+        later than the thread expects, the thread notices when it wakes."""
         wake_ns = min(self._wakes_ns.values(), default=None)
         if wake_ns is None:
             return

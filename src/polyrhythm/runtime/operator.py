@@ -55,8 +55,8 @@ def ask_lead(
 
 
 def may_run(host: str, port: int, name: str, job: str, secret: Secret) -> bool:
-    """Whether the lead of `job` may still run at host:port. False if no process listens there, or
-    one that is not this lead. While host:port cannot be reached, the lead may still run."""
+    """Whether the lead of `job` may still run at host:port. False if no process listens there, or a
+    process that is not this lead. If host:port cannot be reached, the lead may still run."""
     if no_process_listens(host, port):
         return False
     try:
@@ -78,8 +78,8 @@ def may_run(host: str, port: int, name: str, job: str, secret: Secret) -> bool:
 
 @contextmanager
 def _answered(link: Link, within_s: float) -> Iterator[None]:
-    """Close the link if the body takes longer than `within_s`, and raise a LinkError that says that
-    the lead has not answered."""
+    """Close the link if the body takes longer than `within_s`, and raise a LinkError: the lead has
+    not answered."""
     with patience(link, within_s) as expired:
         try:
             yield

@@ -12,7 +12,7 @@ Report = Callable[[Note], None]
 
 
 def report_nothing(note: Note) -> None:
-    """Ignore the notes of a node."""
+    """The default of `report`: ignore the notes of a node."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,9 +26,9 @@ def export_state(held: Held, updater: Updater) -> SliceState:
 
 
 def adopt_state(held: Held, updater: Updater, state: SliceState) -> None:
-    """Begin a slice with this state. The parameters are copied. The other tensors are used as they
-    are, so the caller must not use them any more; tensors of half precision, which checkpoints of
-    earlier versions of polyrhythm contain, are converted."""
+    """Begin a slice with this state. The parameters are copied. The other tensors are used without
+    a copy, so the caller must not use them any more. Tensors of half precision, from checkpoints of
+    earlier versions of polyrhythm, are converted."""
     held.parameters.copy_(state[PARAMETERS])
     dtype = held.parameters.dtype
     rest = {
@@ -44,8 +44,8 @@ _WEIGHT, _RATE, _SCALE, _PER_ROUND = "weight", "rate", "scale", "per round"
 
 
 def sum_state(total: torch.Tensor, step: SliceStep) -> SliceState:
-    """With `--optimizer-on workers`: what servers hold of a slice, the sum of its gradients in the
-    present version and the step that workers make with it."""
+    """With `--optimizer-on workers`, the content of a slice on servers: the sum of its gradients in
+    the present version, and the step that workers make with it."""
     numbers = {
         _WEIGHT: step.weight,
         _RATE: step.rate,

@@ -61,9 +61,9 @@ class Step(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Trace:
-    """Writes the origins of a process's machines, then one step per event. *Recording never raises:
-    after the first step that cannot be written, later steps are not written either, because a trace
-    with a gap cannot be replayed.*"""
+    """Writes the origins of a process's machines, then one step per event. *Recording never raises.
+    If a step cannot be written, later steps are not written either, because a trace with a gap
+    cannot be replayed.*"""
 
     def __init__(self, path: Path, origins: Sequence[Origin], report: Report) -> None:
         """`report` is called once, with a note, if the trace ends early."""

@@ -1,9 +1,9 @@
-"""Checks of rules that concern several machines, so no machine could check them alone.
+"""Checks of rules that concern several machines, which no machine can check alone.
 
-*A contribution that a server reports as arrived is in every slice of that server. With kind
-statistics, a fold deletes the contributions of removed workers, even while a report of such a
-contribution is on its way. A contribution that was complete when the lead decided a round is in that
-round's version: in every slice, on every server.*
+*If a server reports a contribution as arrived, every slice of that server contains it. (With kind
+statistics, a fold deletes contributions of removed workers, even if such a report is still being
+sent.) If a contribution was complete when the lead decided a round, the version of that round
+contains it: in every slice, on every server.*
 """
 
 from collections.abc import Callable, Mapping
@@ -24,8 +24,8 @@ def check_rows(
     """Checks the rows of statistics of a slice: *in every version, on every server, the sum of the
     rows is the sum over the memory of all points of all members, and no point is in two rows.*
 
-    A worker that is not a member any more may have a row until the next fold. If a server died
-    during the fold, such a row may lack the worker's last contribution (decision 071).
+    A removed worker may keep its row until the next fold. If a server died during the fold, such a
+    row may lack the worker's last contribution (decision 071).
     """
     rows, named = store.rows[slice_].rows, store.live[slice_]
     where = f"slice {slice_} of s{server}"
@@ -62,7 +62,7 @@ def _in_words(key: Key) -> str:
 
 @lru_cache(maxsize=16)
 def _sum_of(memories: tuple[PointNumbers, ...]) -> Statistics | None:
-    """The sum over all points of these memories, or None if two of them have the same point. Most
+    """The sum over all points of these memories; None if two of them contain the same point. Most
     slices of a version have the same memories, so most answers are in the cache."""
     count = sum(map(len, memories))
     if len(set[int]().union(*memories)) != count:
@@ -71,7 +71,7 @@ def _sum_of(memories: tuple[PointNumbers, ...]) -> Statistics | None:
 
 
 def _in_two_rows(rows: Mapping[Key, SimRow]) -> str:
-    """Say which point is in two rows."""
+    """Name the point that is in two rows."""
     holders: dict[int, Key] = {}
     for key, row in rows.items():
         for point in row.memory:
@@ -104,7 +104,7 @@ class Checker:
         self._cuts.setdefault(number, {})[slice_] = (contents, weight)
 
     def committed(self, record: Record) -> None:
-        """Check the cut of which the lead makes a checkpoint."""
+        """Check the cut from which the lead makes a checkpoint."""
         self.checkpoints.append((record, self._cuts.pop(record.number)))
 
     def told_lead(self, message: m.Message) -> None:
@@ -121,8 +121,8 @@ class Checker:
                 raise InvariantBroken(f"s{message.server} reported {given}, but does not have it")
 
     def decided(self, fold: m.Fold) -> None:
-        """Remember which contributions are complete when the lead orders this fold: they must be in
-        it."""
+        """Remember which contributions are complete when the lead orders this fold: it must contain
+        them."""
         if fold.round in self._promised or not self._promises:
             return
         holders = {server for server, memory in self.memories.items() if memory.slices}
@@ -141,7 +141,7 @@ class Checker:
 
     def released(self, release: m.Release) -> None:
         """Check a release of the lead. If slices of the version contain different contributions to
-        one row, the release must say that the version is torn."""
+        one row, the release must mark the version as torn."""
         slices = self._sequences.get(release.round, {})
         seen: dict[Key, int] = {}
         for sequences in slices.values():
@@ -167,7 +167,7 @@ class Checker:
 
     def folded(self, server: int, round_: int) -> None:
         """Check the slices of a server that has folded this round: they must contain the
-        contributions that were complete, and their rows of statistics must be right."""
+        contributions that were complete, and their rows of statistics must be correct."""
         for slice_ in self.memories[server].slices:
             self.check_rows(server, slice_)
         self._note_rows(server, round_)

@@ -19,7 +19,8 @@ class SimKeptState:
         """The request of the lead, until it is answered."""
 
     def ask(self, effect: fx.CaptureState) -> bool:
-        """Take the lead's request for the state. Returns whether the state must be sent at once."""
+        """Receive the lead's request for the state. Returns whether the state must be sent at
+        once."""
         self.asked = effect
         return effect.at_once
 

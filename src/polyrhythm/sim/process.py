@@ -25,7 +25,7 @@ class Hosted:
         self.name = name
         self.handle: Handle = machine.handle
         self.check = machine.check if check else None
-        """Called after every event; None if the machine is not checked."""
+        """Called after every event to check the machine; None if it is not checked."""
         self.wake_at = machine.wake_at
         self.until_ns: float = inf
         """The earliest time for which a call of `wake` is scheduled."""
@@ -58,7 +58,7 @@ class Process:
         continues."""
         self.unsettled = False
         self._queue: deque[Any] = deque()
-        """The events that wait, each with the `Hosted` that it is for."""
+        """The waiting events, each with its `Hosted`."""
         self._running = False
         self.hosted = {name: Hosted(name, each, check=check) for name, each in machines.items()}
 
@@ -96,8 +96,8 @@ class Process:
                     self._wake_at(hosted, wake_ns)
 
     def rearm(self) -> None:
-        """Schedule again the times at which the machines want to be woken: the process was stopped
-        and continues."""
+        """After the process was stopped and continues: schedule the machines' wake-up times
+        again."""
         for hosted in self.hosted.values():
             hosted.until_ns = inf
             wake_ns = hosted.wake_at()
@@ -105,14 +105,13 @@ class Process:
                 self._wake_at(hosted, wake_ns)
 
     def settle(self) -> None:
-        """Do the work that is not an event of a machine. This is called when all queued events are
-        handled."""
+        """Do the work outside of machines. This is called when all queued events are handled."""
 
     # -- time ----------------------------------------------------------------------------------
 
     def _wake_at(self, hosted: Hosted, wake_ns: int) -> None:
-        """Wake the machine at this time, which is earlier than all its scheduled times. If the
-        machine wants a later time when it is woken, `wake` schedules that time."""
+        """Schedule a wake-up of the machine at this time, which is earlier than all its scheduled
+        ones. If the machine later wants another time, `wake` schedules that time."""
         wake_ns = max(wake_ns, self.clock.now_ns)
         hosted.until_ns = wake_ns
         self.clock.at(wake_ns, self.wake, hosted)
@@ -136,8 +135,8 @@ class Process:
 
 
 class SingleProcess(Process):
-    """A process with one machine. Its queue holds only events, because they are all for the same
-    machine. With `Process` itself, a simulation of 1000 workers takes about 6% longer."""
+    """A process with one machine. Its queue holds only events, because all are for the same
+    machine. With `Process`, a simulation of 1000 workers would take about 6% longer."""
 
     __slots__ = ("_hosted", "_put")
 

@@ -2,17 +2,18 @@
 
 The journal gives the time per point on each worker, the batch size, and the cost of an exchange.
 
-*The time of transferring is the worker's own copying if all links are within a host. Otherwise it is
-the link's time. The round-trip time is the wait of a worker that waits for no other worker. Under asp
-this is every worker, with rounds the last worker to arrive, and under other policies the worker that
-waited least. Every message wakes a waiting worker, and this makes its copying slower. So the scenario
-gives no worker more copying time than the worker that waited least has. Under psp workers do not wait,
-and the round-trip time is unknown.*
+**Transfers.** If all links are within a host, the time of transferring is that of the worker's
+copying; otherwise it is the link's time. Every message wakes a waiting worker, which makes its
+copying slower. So in the scenario no worker copies for longer than the worker that waited least.
+
+**Round-trip time.** It is the wait of a worker that waits for no other worker: under asp of every
+worker, with rounds of the last worker to arrive, under other policies of the worker that waited
+least. Under psp workers do not wait, and the round-trip time is unknown.
 
 A journal has only means, so all steps of a worker take equally long. In the scenario, workers that
-joined late or left early are present from the beginning to the end, and there is no limit on the data. A
-run with `--read-ahead` shows little of the round-trip time, so a prediction from it makes the waits of
-other policies too short.
+joined late or left early are present from the beginning to the end, and there is no limit on the
+data. A run with `--read-ahead` shows little of the round-trip time, so a prediction from it makes
+the waits of other policies too short.
 """
 
 from polyrhythm.core.kinds import BY_POINTS, OFF, ON_SERVERS, steps_on_servers
@@ -89,9 +90,9 @@ def _pushed_nbytes(state: RunState) -> float:
 def _exchanges(
     workers: list[ObservedWorker], rtt_s: float | None, *, together: bool, near: bool
 ) -> tuple[list[float], list[float]]:
-    """Per worker, the round-trip time and the time of transferring in one exchange, in seconds.
-    `rtt_s`: the round-trip time, if rounds have measured it. `together`: workers waited for each
-    other. `near`: all links are within a host."""
+    """Per worker, two times of one exchange in seconds: the round-trip time and the time of
+    transferring. `rtt_s`: the round-trip time that rounds have measured, if any. `together`:
+    workers waited for each other. `near`: all links are within a host."""
     waits_s = [worker.totals.wait_s / max(1, _exchanged(worker)) for worker in workers]
     transfers_s = [worker.totals.transfer_s / max(1, _exchanged(worker)) for worker in workers]
     if together:
@@ -107,8 +108,8 @@ def _exchanges(
 
 
 def _exchanged(worker: ObservedWorker) -> int:
-    """How many exchanges a worker has reported. The first contribution after each join reports
-    none."""
+    """The number of exchanges that a worker has reported. The first contribution after each join
+    reports none."""
     return max(0, worker.totals.contributions - worker.joins)
 
 

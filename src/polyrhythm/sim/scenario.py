@@ -34,11 +34,11 @@ LINKS = ("cut", "silence", "heal")
 
 class Happening(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A fault of a worker or server, or another event at a given time. `cut` breaks the link
-    between a server and another process. `silence` lets nothing pass between the two, without ending
-    their link, until `heal`. `end` shuts the job down cleanly, as Ctrl-C or
-    `polyrhythm stop` does. `drain` lets a server leave, as SIGTERM or `polyrhythm drain` does. A
-    server whose number the job has not had yet may join: the next higher one. `rate` changes the rates
-    of a host's network card."""
+    between a server and another process. `silence` stops all messages between the two without
+    ending their link, until `heal`. `end` shuts the job down cleanly, as Ctrl-C or `polyrhythm
+    stop` does. `drain` lets a server leave, as SIGTERM or `polyrhythm drain` does. A server whose
+    number the job has not had yet may join: the next higher one. `rate` changes the rates of a
+    host's network card."""
 
     at: Duration
     what: Literal[
@@ -191,7 +191,7 @@ class JobTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     """For migrate = "full" and "blocking": how many bytes a worker's inactive copies may have. None:
     they may have as many points as the worker's first share."""
     data_private: bool = False
-    """Whether every worker has a data set of its own. `points` in its [[workers]] table gives the
+    """Whether every worker has its own data set. `points` in its [[workers]] table gives the
     size."""
     point: Size = Size(100)
     """The size of a point, for migrate = "full" and "blocking"."""
@@ -291,7 +291,7 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     link: LinkSettings = LinkSettings()
     hosts: tuple[HostTable, ...] = ()
     """The hosts whose network cards limit what their processes send and receive. The links of other
-    processes share nothing."""
+    processes do not share bandwidth."""
     objective: ObjectiveTable | None = None
     """The model of learning. None: the simulation has no objective."""
     events: tuple[Happening, ...] = ()

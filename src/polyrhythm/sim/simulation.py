@@ -50,11 +50,12 @@ class OperatorProcess:
         self.answers += [message for message in batch if not isinstance(message, m.Alive)]
 
     def closed(self, channel: Channel, reason: str) -> None:
-        """Do nothing: the operator has all answers when its link ends."""
+        """Does nothing: the operator has all answers when its link ends."""
 
 
 _MOST_NAMES = 5
-"""Of the machines that wait for the same thing, this many are named; the others are only counted."""
+"""Of the machines that wait for the same thing, this many are named; the others are only
+counted."""
 
 
 class Simulation:
@@ -285,7 +286,7 @@ class Simulation:
             self.workers[event.worker].cut(event.server)
 
     def _silence(self, event: Happening, *, silent: bool) -> None:
-        """Let nothing pass between two processes from now on, or everything again."""
+        """Stop all messages between two processes, or let them pass again."""
         assert event.server is not None
         server, peer = self.servers[event.server], event.peer
         other = self.workers.get(event.worker or "") if peer is None else self.servers[peer]
@@ -307,7 +308,7 @@ class Simulation:
             return
         worker = self.workers.get(name)
         if worker is None or not worker.alive:
-            return  # nothing happens to a worker that has ended
+            return  # an ended worker ignores all faults
         if event.factor is not None:
             worker.pace.slowness = event.factor
         else:

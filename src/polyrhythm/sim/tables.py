@@ -1,4 +1,4 @@
-"""The tables of a scenario about its links, its workers and the model of learning, and the
+"""The tables of a scenario about its links, its workers and the model of learning. Also the
 durations, sizes and rates in them, as people write them: `10ms`, `2MiB`, `1Gbit`."""
 
 import math
@@ -62,7 +62,7 @@ def _number(
 
 
 def check_factor(factor: float) -> None:
-    """Refuse a factor by which steps cannot be slowed down."""
+    """Refuse an invalid factor for slowing down steps."""
     if not 0 < factor < float("inf"):
         raise ValueError(f"factor is {factor}: it must be a positive number")
 
@@ -103,7 +103,7 @@ class ObjectiveTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     """The model of learning (`sim/model/objective.py`)."""
 
     halving: int
-    """How many points halve the objective if each is folded alone."""
+    """The number of points that halve the objective if each is folded alone."""
     at_once: int
     """If this many points are folded at once, each of them counts half."""
     start: float = 1.0
@@ -170,8 +170,7 @@ class WorkersTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     tenant: Tenant | None = None
     link: LinkSettings | None = None
     handling: Duration = Duration(0)
-    """How long the worker itself takes for an exchange: it copies what it sends and what it
-    receives."""
+    """How long the worker itself takes for an exchange, to copy what it sends and receives."""
     join: Duration = Duration(0)
     memory: int | None = None
     """How many points of other workers fit into the worker's memory; None: any number."""

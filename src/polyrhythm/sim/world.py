@@ -1,4 +1,4 @@
-"""What all processes of one simulation share."""
+"""The objects that all processes of one simulation share."""
 
 import msgspec
 

@@ -203,7 +203,7 @@ def write_manifest(
 
 
 def numbers(store: Store) -> list[int]:
-    """The numbers of all checkpoints, also of damaged and incomplete ones, in rising order."""
+    """The numbers of all checkpoints, including damaged and incomplete ones, in ascending order."""
     return sorted(objects_of(store))
 
 

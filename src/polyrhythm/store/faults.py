@@ -20,8 +20,8 @@ _CODE = re.compile(r"<Code>(\w+)</Code>")
 _INSUFFICIENT_STORAGE = "507"
 _QUERY = re.compile(r"\?\S+")
 _METADATA = ("169.254.", "metadata.google", "MissingAccount", "Account must be specified")
-"""If the text of an error contains one of these, no credentials were found. Without credentials,
-obstore asks the metadata service of the cloud, at these addresses."""
+"""If the text of an error contains one of these addresses, no credentials were found: without
+credentials, obstore asks the cloud's metadata service at these addresses."""
 _WORDS = {
     errno.ENOSPC: "no space is left on the device",
     errno.EDQUOT: "the disk quota is used up",

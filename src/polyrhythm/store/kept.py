@@ -147,8 +147,8 @@ def encode_state(states: Mapping[str, Any]) -> Encoded:
 
 
 def decode_state(data: memoryview) -> dict[str, Any]:
-    """The values that `encode_state` got. Raise DamagedCheckpoint if these bytes are not such a
-    file."""
+    """Decode the values that `encode_state` has encoded. Raise DamagedCheckpoint if these bytes are
+    not such a file."""
     tensors = tensors_in(data, _WHERE)
     tree = tensors.pop(_TREE, None)
     if tree is None:

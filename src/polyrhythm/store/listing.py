@@ -63,9 +63,9 @@ def prune(store: Store, keep: int) -> list[int]:
 
 
 def with_room(store: Store, number: int, write: Callable[[], T]) -> T:
-    """Write a part of checkpoint `number`, and return what `write` returns. While the store has no room
-    for it, delete the oldest earlier checkpoint, but never the newest one that is whole. Several
-    servers may do this at the same time."""
+    """Write a part of checkpoint `number`, and return the result of `write`. While the store has no
+    room, delete the oldest earlier checkpoint, but never the newest whole one. Several servers may
+    do this at the same time."""
     while True:
         try:
             return write()
@@ -75,8 +75,8 @@ def with_room(store: Store, number: int, write: Callable[[], T]) -> T:
 
 
 def _delete_oldest(store: Store, before: int) -> bool:
-    """Delete the checkpoint that is worth least among those before this number: an incomplete one, or
-    else the oldest. Returns False if none may be deleted."""
+    """Delete the least valuable checkpoint before this number: an incomplete one, or else the
+    oldest. Returns False if none may be deleted."""
     earlier = [each for each in listing(store) if each.number < before and not each.other_version]
     whole = [each.number for each in earlier if each.fault is None]
     worthless = [each.number for each in earlier if each.incomplete]

@@ -51,7 +51,7 @@ _CHUNK_NBYTES = 1 << 24
 
 
 class CannotWrite(StoreError):
-    """The disk is full, or fails: a later attempt may succeed."""
+    """The disk is full or fails. A later attempt may succeed."""
 
 
 class ModelFile:
@@ -384,7 +384,7 @@ def load_into(model: torch.nn.Module, path: Path) -> None:
     state = {
         name: value
         for name, value in model.state_dict(keep_vars=True).items()
-        if id(value) in known  # a model file has no extra state of modules
+        if id(value) in known  # a model file does not contain the extra state of modules
     }
     with opened(path) as file:
         if (fault := _difference(file, state)) is not None:
@@ -395,7 +395,7 @@ def load_into(model: torch.nn.Module, path: Path) -> None:
 
 
 def _difference(file: Any, state: Mapping[str, torch.Tensor]) -> str | None:
-    """How the file first differs from this state; None if it does not."""
+    """The first difference between the file and this state; None if there is none."""
     there = set(file.keys())
     for name, tensor in state.items():
         if name not in there:

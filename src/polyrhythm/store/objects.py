@@ -106,8 +106,7 @@ class Store:
     def put(self, name: str, data: Buffer | Sequence[Buffer]) -> None:
         """Write an object; an object of this name is replaced. The buffers are not copied, so they
         must not change before this returns. In a folder, the object's bytes are on the disk when
-        this returns. Its directory entry is on the disk only after a later `create` in the same
-        folder."""
+        this returns; its directory entry only after a later `create` in the same folder."""
         parts = [data] if isinstance(data, bytes | bytearray | memoryview) else data
         nbytes = sum(memoryview(part).nbytes for part in parts)
         in_parts = kind_of(self.url) == "remote" and nbytes > _PART_NBYTES

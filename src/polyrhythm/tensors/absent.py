@@ -45,7 +45,7 @@ class Absences:
         memory alive, so that no other memory gets the same address."""
 
     def absorb(self, other: "Absences") -> None:
-        """Take over the slices that `other` watches."""
+        """Add the slices that `other` watches."""
         self._firsts |= other._firsts
         self._bits |= other._bits
 

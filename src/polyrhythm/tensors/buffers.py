@@ -2,9 +2,10 @@
 the value that the evaluator sends (`core/placement/slices.py`).
 
 A *part* of a slice is one buffer in it, or the piece of a buffer that is in this slice. A worker
-sends only the parts that it has changed. *A part that no worker has changed keeps its bits, so a mask of
-minus infinity or a placeholder of NaN does no harm. The mean of a part is taken over the weights of the
-workers that changed it.* `settle` divides the aggregate by these weights; replicas get the result.
+sends only the parts that it has changed. *A part that no worker has changed keeps its bits, so a
+mask of minus infinity or a placeholder of NaN does no harm. The mean of a part uses the weights of
+the workers that changed it.* `settle` divides the aggregate by these weights; replicas get the
+result.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -3,13 +3,13 @@ by how much.
 
 *A buffer is constant as long as its bits are those of the version that the worker began from.
 Constant buffers are not sent: the servers have them from the seed.* Every contribution compares
-again, so a buffer that begins to change later is sent from then on. Bits are compared and not
-values, because NaN does not equal itself, and because the difference of two infinities is NaN.
+again, so a buffer that begins to change later is sent from then on. The comparison uses bits
+instead of values, because NaN does not equal itself, and the difference of two infinities is NaN.
 
 A buffer that is not averaged (`core/placement/slices.py`) stays in the memory of the user's model,
-and the spaces have the servers' values of it. *Only the evaluator sends such a buffer, as its value.
-A worker takes the servers' values once, when it joins; later it takes only those of `first` buffers,
-unless it is the evaluator.*
+and the spaces have the servers' values of it. *Only the evaluator sends such a buffer, as its
+value. A worker reads the servers' values once, when it joins; later it reads only those of `first`
+buffers, unless it is the evaluator.*
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -72,7 +72,7 @@ class BufferChanges:
         """The buffers that are not averaged and that this worker has sent, by name."""
         self._evaluates = evaluates
         self._joined = False
-        """Whether the worker has taken the servers' values of the buffers that are not averaged."""
+        """Whether the worker has read the servers' values of the buffers that are not averaged."""
         self._slices = {s.id: s for s in layout.slices if layout.spaces[s.space].buffers}
         spaces = sorted({s.space for s in self._slices.values()})
         self._flat = {index: flat[index] for index in spaces}
@@ -98,20 +98,19 @@ class BufferChanges:
         return found
 
     def remember(self) -> None:
-        """Make the current buffers the base of changes, because the worker continues with a new
-        version."""
+        """Make the current buffers the base of changes: the worker continues with a new version."""
         for index, base in self._base.items():
             base.copy_(self._flat[index])
         if not self._left:
             self._take()
 
     def adopt(self) -> None:
-        """Continue with a version that has arrived, without the worker's own changes."""
+        """Continue with a version that has arrived, and drop the worker's changes."""
         self.remember()
         self._take()
 
     def _take(self) -> None:
-        """Take the servers' values of buffers that are not averaged from the version that has
+        """Copy the servers' values of buffers that are not averaged from the version that has
         arrived, unless this worker keeps its own values."""
         first = not self._joined
         self._joined = True
@@ -175,7 +174,7 @@ class BufferChanges:
             left.copy_(self._flat[index])
 
     def restore(self) -> None:
-        """Give the buffers that are not finite the values of the last version again."""
+        """Reset the buffers that are not finite to the values of the last version."""
         for buffer in self._averaged:
             now = self._of(self._flat, buffer)
             if now.is_floating_point() and not all_finite(now):

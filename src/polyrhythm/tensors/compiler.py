@@ -1,10 +1,11 @@
-"""Keeps torch's compiler (`torch._dynamo`, about 800 modules) from being loaded by processes that do
-not use it.
+"""Keeps torch's compiler (`torch._dynamo`, about 800 modules) from being loaded by processes that
+do not use it.
 
-Torch marks some methods of its optimizers as not to be compiled. For this mark it loads the compiler
-when the first of them is called, so the first optimizer of a process costs as much processor time as
-`import torch` (2 s). *A mark has no effect in a process without a compiler.* So it is left out there,
-and when anything loads the compiler, for example `torch.compile`, torch sets its marks as usual.
+Torch marks some methods of its optimizers as not to be compiled. For this mark it loads the
+compiler when the first of them is called, so the first optimizer of a process costs as much
+processor time as `import torch` (2 s). *In a process without a compiler, a mark has no effect.* So
+this module omits the marks until something loads the compiler, for example `torch.compile`. Then
+torch sets its marks as usual.
 """
 
 import importlib
@@ -42,7 +43,7 @@ def _marked() -> list[Callable[..., Any]]:
 
 
 class _Watch(MetaPathFinder):
-    """Python asks this for every module that is not loaded yet. It finds none."""
+    """Python asks this finder for every module that is not loaded yet. The finder finds none."""
 
     def find_spec(self, fullname: str, path: object, target: object = None) -> None:
         if fullname == COMPILER:

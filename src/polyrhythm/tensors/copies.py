@@ -3,7 +3,7 @@
 *The user's code, downloads and uploads run independently of each other, as on the streams of a
 GPU.* A download begins after everything that the user's code has queued so far. So does an upload,
 because it overwrites parameters. The host waits for downloads once per step. It does not wait for
-uploads: what the user's code queues after `join` waits for them on the device.
+uploads: the device runs what the user's code queues after `join` only when they are done.
 
 `tensors/device_model.py` decides what is copied. The classes here only run these copies at the
 right time, so that the same tests cover all devices: `DeferredCopies` is a device in host memory,
@@ -42,8 +42,8 @@ class Copies(Protocol):
         driver refuses copies of other memory that is only partly in such pages."""
 
     def download(self, work: Work) -> None:
-        """Run `work`, which copies to the host, after everything that the user's code has queued
-        so far. The result is there after `synchronise`."""
+        """Run `work`, which copies to the host, after everything that the user's code has queued so
+        far. The result is available after `synchronise`."""
 
     def synchronise(self) -> None:
         """Wait for the downloads. Everything that the user's code and uploads did before them is
@@ -54,14 +54,14 @@ class Copies(Protocol):
         so far."""
 
     def join(self) -> None:
-        """Let everything that the user's code queues from now on wait for the uploads."""
+        """From now on, run the work that the user's code queues only after the uploads."""
 
     def await_uploads(self) -> None:
-        """Wait until the uploads do not need the memory of the host any more."""
+        """Wait until the uploads no longer need the memory of the host."""
 
     def fetch(self, number: torch.Tensor) -> torch.Tensor:
-        """Begin to copy a number to the host. The result is there after the next `synchronise` or
-        `await_computing`."""
+        """Begin to copy a number to the host. The result is available after the next `synchronise`
+        or `await_computing`."""
 
     def await_computing(self) -> None:
         """Wait for everything that the user's code has queued so far."""

@@ -1,9 +1,9 @@
 """Copies of large buffers that bypass the cache.
 
-Copying normally loads the target into the cache. That is of no use if another process reads the
-copy, or if a pass over the whole model evicts it before it is used. Without this load the copy is
-one and a half times as fast. The C library's `memmove` omits the load for copies above a certain
-size. The local engine lowers this size for its child processes (`engines/environment.py`).
+Copying normally loads the target into the cache. That is useless if another process reads the copy,
+or if a pass over the whole model evicts it before its use. Without this load the copy is one and a
+half times as fast. The C library's `memmove` omits the load for copies above a certain size, and
+the local engine lowers this size for its child processes (`engines/environment.py`).
 """
 
 import ctypes

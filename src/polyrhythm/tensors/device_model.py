@@ -1,10 +1,10 @@
 """A worker's model on a device such as a GPU. The parameters are views into flat buffers on the
 device, as those of a model in host memory are (`tensors/flat.py`).
 
-Versions arrive in memory of the host, and are copied to the device. *A contribution is put together
-on the device, checked there, and copied to the push buffers in one piece per space. The host waits
-once for all of that.* Buffers of the model are small: a copy of them in host memory is compared with
-the last version.
+Versions arrive in memory of the host, and are copied to the device. *A contribution is built and
+checked on the device, and copied to the push buffers in one piece per space. The host waits only
+once for all of that.* Buffers of the model are small, so they are copied to host memory and
+compared there with the last version.
 
 Besides parameters and gradients, the device needs memory for one more model: the contribution (kind
 gradient), the sums of the micro-batches, or the base of the changes (kind local).
@@ -246,8 +246,7 @@ class DeviceModel(FlatModel):
         self._buffers.fill(push)
 
     def _allocate_outgoing(self) -> None:
-        """Allocate the memory on the device in which contributions of gradients are put
-        together."""
+        """Allocate the device's memory in which contributions of gradients are built."""
         for index in self._parameters:
             space, dtype = self.layout.spaces[index], self._wires[index]
             self._outgoing[index] = torch.full(
@@ -357,8 +356,8 @@ class DeviceModel(FlatModel):
             self._name(push, model, what)
 
     def _targets(self, push: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-        """The pinned memory to which a contribution is copied: the push buffers themselves, if they
-        can be pinned."""
+        """The pinned memory into which a contribution is copied: the push buffers themselves, if
+        they can be pinned."""
         if self._bounce is None and all(self.copies.pin(push[index]) for index in self._parameters):
             return push
         if self._bounce is None:

@@ -73,7 +73,7 @@ def changed(
 
 
 def left_home(tensor: torch.Tensor, place: TensorPlace, flat: torch.Tensor) -> ModelChanged:
-    """The error for a tensor of the model that is not at its place in this flat buffer any more."""
+    """The error for a tensor of the model that is no longer at its place in this flat buffer."""
     what = PARAMETER if isinstance(tensor, torch.nn.Parameter) else BUFFER
     name, shape = place.tensor.name, list(place.tensor.shape)
     if list(tensor.shape) != shape:
@@ -335,7 +335,7 @@ class FlatModel:
                 raise not_finite("gradient", place.tensor.name)
 
     def restore_buffers(self, *, sums: bool = True) -> None:
-        """Give the buffers that are not finite the values of the last version again. With `sums`,
+        """Reset the buffers that are not finite to the values of the last version. With `sums`,
         forget the gradients that `gather` has added."""
         self._buffers.restore()
         for gathered in (self._sums or ()) if sums else ():
@@ -374,8 +374,7 @@ class FlatModel:
     def _fill_beside_rows(
         self, push: Sequence[torch.Tensor], sums: Sequence[torch.Tensor], points: float
     ) -> None:
-        """Do what `fill_gathered` does for the spaces in which some tensors have gradients of
-        rows."""
+        """Like `fill_gathered`, for the spaces in which some tensors have gradients of rows."""
         by_tensor, views = self._views_of(sums), self._views_of(push)
         for index, _, place, _ in self._trained:
             if place.space in self._rows.spaces:

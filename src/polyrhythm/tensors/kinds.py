@@ -1,11 +1,11 @@
 """The kinds of contributions: what a worker sends, and how servers add it up and fold it.
 
 *gradient*: the worker sends the mean gradient of its points, and the servers make the optimizer's
-step. *local*: the worker makes optimizer steps of its own and sends the change of its parameters;
-the servers add the mean of these changes, or make a step of the outer optimizer with it
+step. *local*: the worker's optimizer makes steps, and the worker sends the change of its
+parameters; the servers add the mean of these changes, or make a step of the outer optimizer with it
 (`core/kinds.py`). *statistics*: the worker sends the change of its row of statistics; the servers
-keep the rows and publish their sum (`tensors/statistics.py`). A new kind is one class here, one entry
-in `KINDS`, and its traits in `core/kinds.py`.
+keep the rows and publish their sum (`tensors/statistics.py`). A new kind is one class here, one
+entry in `KINDS`, and its traits in `core/kinds.py`.
 """
 
 from collections.abc import Sequence
@@ -40,8 +40,8 @@ class Kind(Protocol):
         models."""
 
     def remember(self, model: FlatModel) -> None:
-        """Store the values of a new version, from which the changes in the worker's next
-        contribution are computed."""
+        """Store the values of a new version. The changes in the worker's next contribution are
+        relative to them."""
 
     def gather(self, model: FlatModel, points: float) -> None:
         """Add the gradients of a micro-batch of this many points to the sums for the next
@@ -93,7 +93,7 @@ class _Ungathered:
     """A kind whose workers gather nothing between two contributions."""
 
     def gather(self, model: FlatModel, points: float) -> None:
-        """Do nothing: the changes are in the parameters, or the worker adds up differences."""
+        """Does nothing: the changes are in the parameters, or the worker adds up differences."""
 
 
 class Local(_Ungathered):

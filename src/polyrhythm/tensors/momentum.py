@@ -3,10 +3,10 @@
 An optimizer with momentum makes the step `w -= lr (g + mu v)` and keeps `v <- mu v + g`. Under bsp
 this happens once per round. Without rounds, each of P workers' contributions makes its own step
 with rate lr/P. If every step decayed the velocity v by mu, most of a gradient's effect would come
-while the other workers compute on parameters without it. Training would then diverge at learning
-rates that work under bsp.
+while the other workers still compute with parameters that lack it. Training would then diverge at
+learning rates that work under bsp.
 
-*So the step stays the same, with rate lr/P, and the velocity decays by the P-th root of mu: `v <- m
+*So the step stays the same, with rate lr/P, but the velocity decays by the P-th root of mu: `v <- m
 v + a g` with `m = mu^(1/P)` and `a = (1 - m) / (1 - mu)`.* P contributions then decay the velocity
 by mu and add one round's gradient to it. The parameters take the path of bsp, divided into P steps.
 A worker that pulls gets parameters that already contain the movement that the velocity will make

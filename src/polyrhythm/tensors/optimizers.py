@@ -26,8 +26,7 @@ _HINTS = {
     "Muon": "give the job --kind local, or use AdamW",
 }
 _HINT = (
-    "give the job --kind local, with which the optimizer's steps are made on the worker (under psp"
-    " and with --local-steps, several between two contributions), or use one of"
+    "give the job --kind local, with which each worker makes the optimizer's steps, or use one of"
     f" {', '.join(ELEMENTWISE)}"
 )
 SPARSE_ADAM = "SparseAdam"
@@ -83,9 +82,9 @@ def build_optimizer(
 
 
 def bare_step(optimizer: torch.optim.Optimizer) -> Callable[[torch.optim.Optimizer], object]:
-    """The function `step` of an optimizer, to be called without gradients of its own (`no_grad`), and
-    without torch's hooks for its profiler and compiler. These hooks take longer than a small step, and
-    load the compiler (`tensors/compiler.py`)."""
+    """The function `step` of an optimizer, without the wrappers of torch: the caller must disable
+    gradients (`no_grad`), and torch's hooks for its profiler and compiler are not called. These
+    hooks take longer than a small step, and load the compiler (`tensors/compiler.py`)."""
     step: Callable[[torch.optim.Optimizer], object] = inspect.unwrap(type(optimizer).step)
     return step
 

@@ -1,10 +1,9 @@
 """Slices of contributions as integers of 8 bits (`--push int8`).
 
-A quantised slice consists of the scales of its blocks (`core/kinds.py`), and then of one integer
-q for each number, which stands for q times the scale of its block. The scale is the largest absolute
-value of the block, divided by 127. What quantising leaves out of a contribution stays in the worker
-(the *residual*) and is added to its next contribution, so that no part of a gradient is lost for
-good.
+A quantised slice consists of the scales of its blocks (`core/kinds.py`), and then of one integer q
+for each number, which stands for q times the scale of its block. The scale is the largest absolute
+value of the block, divided by 127. The worker keeps the rounding error of a contribution (the
+*residual*) and adds it to its next contribution, so that no part of a gradient is lost.
 
 *A tensor without a gradient (-0.0 in every element, `tensors/absent.py`) keeps this meaning: all of
 its integers are -128, which stands for no number.* Its residual waits for the next gradient.
@@ -53,10 +52,9 @@ def _split(payload: torch.Tensor, length: int, dtype: torch.dtype) -> tuple[torc
 
 
 class Quantiser:
-    """Quantises the slices of one worker's contributions. `keeps_residuals`: the numbers that
-    quantising leaves out are kept here. Otherwise they stay in the worker's parameters: the policy
-    lets the worker continue from its own parameters, minus what it has sent
-    (`FlatModel.rebase`)."""
+    """Quantises the slices of one worker's contributions. `keeps_residuals`: the rounding errors
+    are kept here. Otherwise they stay in the worker's parameters: the policy lets the worker
+    continue from its parameters minus what it has sent (`FlatModel.rebase`)."""
 
     def __init__(self, *, keeps_residuals: bool) -> None:
         self._keeps = keeps_residuals
@@ -134,7 +132,7 @@ class Quantiser:
 
 
 def _scale(integers: torch.Tensor, scales: torch.Tensor) -> None:
-    """Replace integers by the numbers that they stand for."""
+    """Replace integers by the numbers that they represent."""
     for block, rows in _in_blocks(integers):
         block.mul_(scales[rows, None])
 
@@ -142,7 +140,7 @@ def _scale(integers: torch.Tensor, scales: torch.Tensor) -> None:
 def _subtract(
     values: torch.Tensor, integers: torch.Tensor, scales: torch.Tensor, wire: torch.dtype
 ) -> None:
-    """Subtract the numbers that the integers stand for, in the dtype in which a server reads
+    """Subtract the numbers that the integers represent, in the dtype in which a server reads
     them."""
     if wire != values.dtype:
         _scale(integers, scales)

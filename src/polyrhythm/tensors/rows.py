@@ -1,14 +1,15 @@
-"""Contributions that contain only some rows of a tensor: the gradients of `nn.Embedding(sparse=True)`.
+"""Contributions that contain only some rows of a tensor: the gradients of
+`nn.Embedding(sparse=True)`.
 
-A tensor with such gradients has slices of its own (`Slice.width`). A worker sends the rows that its
-gradient contains, and their numbers. *In the aggregate, a row that no worker has sent is -0.0, as is
-a gradient that is missing (`tensors/absent.py`). So an aggregate says which rows were sent, to this
-server and to its replicas.* The weight of a contribution counts for all rows: a row that the
+A tensor with such gradients has separate slices (`Slice.width`). A worker sends the rows that its
+gradient contains, and their numbers. *In the aggregate, a row that no worker has sent is -0.0, as
+is a gradient that is missing (`tensors/absent.py`). So an aggregate says which rows were sent, to
+this server and to its replicas.* The weight of a contribution counts for all rows: a row that the
 contribution does not contain counts with the gradient 0.
 
 With kind local a contribution contains all rows, as changes. *A row changes by the mean over the
-workers that have changed it* (`weigh_rows`, `average_rows`): most workers have never seen a rare row,
-and their zeros would take most of its change away.
+workers that have changed it* (`weigh_rows`, `average_rows`): most workers have never seen a rare
+row, and their zeros would take most of its change away.
 """
 
 from dataclasses import dataclass
@@ -46,8 +47,8 @@ Incoming: TypeAlias = torch.Tensor | Rows
 
 
 def numbers_in(incoming: Incoming) -> torch.Tensor:
-    """Those elements of a contributed slice that must be finite: all of them, without the numbers of
-    rows."""
+    """The elements of a contributed slice that must be finite: all values. The row indices are not
+    checked."""
     return incoming.values if isinstance(incoming, Rows) else incoming
 
 
@@ -114,8 +115,8 @@ def weigh_rows(held: Held, change: torch.Tensor, weight: float) -> None:
 
 
 def average_rows(held: Held) -> None:
-    """Scale each row of the aggregate as if the workers that have not changed it had changed it by
-    the mean of the others, once."""
+    """Scale each row of the aggregate, once: as if the workers that have not changed the row had
+    changed it by the mean of the others."""
     changed, held.row_weights = held.row_weights, None
     if changed is None:
         return

@@ -22,7 +22,7 @@ _ROW = "row"
 
 
 class _ByName(Stateless):
-    """An updater that takes a contribution only when a fold names it (`enter`)."""
+    """An updater that accepts a contribution only when a fold names it (`enter`)."""
 
     by_name: ClassVar[bool] = True
 

@@ -12,8 +12,8 @@ import torch
 
 def work_with(count: int) -> None:
     """Use this many torch threads on the calling thread from now on. When a thread first does
-    parallel work, torch gives it the number of threads that is set for the whole process.
-    `get_num_threads` makes torch do this now, so that it does not override `count` later."""
+    parallel work, torch sets its number of threads to that of the whole process. `get_num_threads`
+    makes torch do this now, so that it does not override `count` later."""
     torch.get_num_threads()
     torch.set_num_threads(count)
 
@@ -33,7 +33,7 @@ def working_with(count: int) -> Iterator[None]:
 
 
 def thread_limit() -> int:
-    """The most torch threads that the user or the launcher allows this process: what the calling thread
-    has, which is the value of `torch.set_num_threads`, of `OMP_NUM_THREADS` or `MKL_NUM_THREADS`, or
-    else the number of cores."""
+    """The most torch threads that the user or the launcher allows this process: the calling
+    thread's number. It comes from `torch.set_num_threads`, from `OMP_NUM_THREADS` or
+    `MKL_NUM_THREADS`, or else from the number of cores."""
     return torch.get_num_threads()

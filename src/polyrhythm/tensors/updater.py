@@ -17,13 +17,13 @@ class Updater(Protocol):
     """How contributions to a slice are added up, and what a fold does with the sum."""
 
     takes_parts: ClassVar[bool]
-    """Whether a contribution may contain only some parts of a slice. If so, replicas get the
-    resulting step in a job without rounds, and not the contribution."""
+    """Whether a contribution may contain only some parts of a slice. If so, replicas in a job
+    without rounds get the resulting step instead of the contribution."""
     takes_rows: ClassVar[bool]
     """Whether a contribution may contain only some rows of a slice that consists of rows."""
     by_name: ClassVar[bool]
-    """Whether a contribution is taken only when a fold names it (`enter`), not when it arrives
-    (`add`)."""
+    """Whether a contribution is added only when a fold names it (`enter`), instead of when it
+    arrives (`add`)."""
     writes_on_aggregate: ClassVar[bool]
     """Whether a fold may write to the aggregate. If so, a replica must fold a copy of the aggregate
     that it received."""
@@ -64,14 +64,14 @@ class Updater(Protocol):
         """Use these tensors as the state of this slice. The caller must not use them any more."""
 
     def absorb(self, other: Self) -> None:
-        """Take over the slices of another updater of the same kind, with their state."""
+        """Adopt the slices of another updater of the same kind, with their state."""
 
     def drop(self, held: Held) -> None:
         """Forget a slice."""
 
 
 def without_rows(updater: Updater, held: Held, live: Iterable[Row], named: Sequence[Named]) -> None:
-    """Refuse the call: this is the `enter` of updaters that are not `by_name`."""
+    """Refuse the call: only updaters that are `by_name` have an `enter`."""
     raise AssertionError(
         "this updater takes a contribution when it arrives, not when a fold names it"
     )

@@ -155,7 +155,7 @@ class Averaging:
             held.weight = 1.0
 
     def _complete(self, held: Held) -> None:
-        """Prepare the slice for its step, now that all contributions of the round are added."""
+        """Prepare the slice for its step: all contributions of the round are added."""
         raise NotImplementedError
 
 

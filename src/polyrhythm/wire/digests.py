@@ -20,7 +20,7 @@ PIECE_NBYTES = 1024 * 1024
 """A payload is hashed in pieces of this size while it arrives, unless the link chooses another size.
 Such a piece is still in the core's cache when it is hashed."""
 LEAST_PIECE_NBYTES = 256 * 1024
-"""The smallest piece, except for a payload that is smaller itself."""
+"""The smallest piece. A payload may be smaller as a whole."""
 
 
 class Hasher(Protocol):

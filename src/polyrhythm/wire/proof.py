@@ -79,8 +79,8 @@ class Opener:
         expected = mac(self._secret, "acceptor", self._hello, challenge)
         if not hmac.compare_digest(expected, challenge.proof):
             raise LinkError(
-                "the process at this address does not know the secret that was given here, which may be"
-                " another job's"
+                "the process at this address does not know this secret, which may belong to"
+                " another job"
             )
         if self._hello.job and challenge.job != self._hello.job:
             raise LinkError("the process at this address belongs to another job")

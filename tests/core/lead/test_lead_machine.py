@@ -100,8 +100,8 @@ def test_a_data_set_of_another_length_is_refused() -> None:
     ]
     reason = refusal(stage.tell(m.Enrol(**stage.who(1), points=90)), "w1")
     assert reason == (
-        "worker-1's data set has 90 points, the job's has 100; if every worker has a data set of its"
-        " own, give --data-private"
+        "worker-1's data set has 90 points, the job's has 100; if every worker"
+        " has its own data set, give --data-private"
     )
 
 

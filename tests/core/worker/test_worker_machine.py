@@ -299,7 +299,7 @@ def test_refusals_and_stops_reach_the_user_code() -> None:
         (fail,) = hand.tell(event)
         assert (in_words(fail.reason), fail.stopped) == (text, stopped)
         assert hand.tell(event) == []
-        assert hand.why() == "nothing is being waited for"
+        assert hand.why() == "waiting for nothing"
 
 
 def test_an_evicted_worker_ends_its_loop_in_order_when_the_job_has_ended() -> None:

@@ -1,12 +1,15 @@
-"""Takes cuts, and makes checkpoints of them. A cut is a state of the job from which it can be
-continued later.
+"""Takes cuts, and makes checkpoints of them. A cut is a state of the job from which it can continue
+later.
 
 *A contribution is in every slice of a cut or in none, and the lead's record counts exactly the
-contributions that are in the slices.* With rounds, a cut is taken after a fold and before the lead
-sends the next `Fold`. If a fold contains a contribution on some servers but not on others, because
-its worker was late, this fold is skipped and the next one is tried. Without rounds, the lead asks
-every member to withhold its next contribution, waits until no contribution is in flight, and takes
-the cut then. Workers continue to compute meanwhile.
+contributions that are in the slices.*
+
+With rounds, the lead takes a cut after a fold, before it sends the next `Fold`. It skips a fold
+that contains some contribution on only a part of the servers, because the worker was late, and
+tries the next fold.
+
+Without rounds, the lead asks every member to withhold its next contribution, waits until no
+contribution is in flight, and then takes the cut. Workers continue to compute meanwhile.
 """
 
 from enum import Enum
@@ -40,7 +43,7 @@ class KeepingState(msgspec.Struct):
     keepers: set[tuple[int, int]] = set()
     """The members that have a state to keep."""
     served: set[tuple[int, int]] = set()
-    """The members to which the state of the checkpoint was sent."""
+    """The members that have been sent the state from the checkpoint."""
     nbytes: int = 0
     ever: bool = False
     """Whether a worker of this job has ever had a state to keep."""
@@ -48,15 +51,17 @@ class KeepingState(msgspec.Struct):
 
 
 class StateKeeping:
-    """Which worker is asked for the state that the user's code adds to checkpoints, and how long
+    """Decides which worker sends the state that the user's code adds to checkpoints, and how long
     the lead waits for it.
 
-    *The state comes from one worker: of the members that have taken part since the first round, the
-    one whose name comes first (worker-0). If all of these have left, it is the member that entered
-    first. Only the worker that was asked can send a state, and only up to a limit. A state belongs
-    to one cut: if the worker is lost before it has sent the whole state, the cut is given up, and
-    the next cut asks the successor. If the worker is silent for too long, or its state cannot be
-    kept, the checkpoint is made without the state, and the journal says so* (decision 054).
+    *One worker sends the state. Of the members that have taken part since the first round, it is
+    the one whose name comes first (worker-0). If all of these have left, it is the member that
+    entered first. The lead accepts a state only from this worker, and only up to a limit.*
+
+    *A state belongs to one cut. If the worker is lost before it has sent the whole state, the lead
+    gives the cut up and asks the successor for the next one. If the worker is silent for too long,
+    or its state cannot be kept, the lead makes the checkpoint without the state and writes this to
+    the journal* (decision 054).
     """
 
     def __init__(self, state: KeepingState, parts: Parts) -> None:
@@ -66,7 +71,7 @@ class StateKeeping:
         self._outbox = parts.outbox
 
     def resume(self, nbytes: int) -> None:
-        """Offer a state of this size, which is in the checkpoint from which the job resumes."""
+        """Offer a state of this size from the checkpoint from which the job resumes."""
         self._state.nbytes = nbytes
         self._state.ever = nbytes > 0
 
@@ -106,7 +111,7 @@ class StateKeeping:
         self._outbox.tell(keeper, m.Keep(**self._outbox.identity(keeper), number=number))
 
     def on_part(self, message: m.Kept, now_ns: int) -> None:
-        """Take a part of the state, or the worker's message that says why there is none."""
+        """Receive a part of the state, or the worker's message that says why there is no state."""
         wanted = self._state.wanted
         if wanted is None or wanted.key != (message.worker, message.incarnation):
             return
@@ -130,7 +135,7 @@ class StateKeeping:
 
     @property
     def lost(self) -> str | None:
-        """The name of the worker that was asked, if it is lost and has not sent the state."""
+        """The name of the asked worker, if it was lost before it sent the state."""
         if self._state.wanted is None or self._state.wanted.whole:
             return None
         return (
@@ -144,7 +149,7 @@ class StateKeeping:
         )
 
     def give_up_late(self, now_ns: int) -> None:
-        """Wait no longer for a worker that has sent nothing for too long."""
+        """Stop waiting for a worker that has sent nothing for too long."""
         wanted = self._state.wanted
         if wanted is not None and not wanted.whole and now_ns >= wanted.until_ns:
             self._miss(Reason("keeper-late", {"name": wanted.name}))
@@ -179,7 +184,7 @@ def _seniority(member: Member) -> tuple[bool, int, int, str]:
 
 
 _PATIENCE_NS = 10 * 10**9
-"""Contributions are withheld for at most this long, plus twice the longest compute time of a
+"""Members withhold contributions for at most this long, plus twice the longest compute time of a
 worker."""
 
 
@@ -199,7 +204,8 @@ class _Cut(msgspec.Struct):
     record: Record | None = None
     until_ns: int = 0
     told: dict[tuple[int, int], bool] = {}
-    """The members that were asked to withhold contributions, and whether each has answered."""
+    """The members that the lead has asked to withhold contributions, and whether each has
+    answered."""
     untaken: set[int] = set()
     unwritten: set[int] = set()
     files: dict[int, m.FileEntry] = {}
@@ -336,8 +342,8 @@ class Cuts:
         return not self._mode.withholds and self._due(now_ns)
 
     def on_folded(self, now_ns: int) -> None:
-        """Take a cut if one is due, now that every primary has folded and the next fold is not
-        ordered yet."""
+        """Take a cut if one is due. Call this when every primary has folded and the next fold is
+        not ordered yet."""
         round_ = self._rounds.round
         if round_ == 0:
             self.on_opened(now_ns)
@@ -347,7 +353,7 @@ class Cuts:
         self._plan.settle()
 
     def _disturbed(self) -> bool:
-        """Whether this fold cannot be a cut: slices move, or a contribution is in some slices
+        """Whether this fold cannot become a cut: slices move, or a contribution is in some slices
         only."""
         if self._routing.change is not None or self._contributions.owed:
             return True
@@ -356,8 +362,8 @@ class Cuts:
     # -- without rounds ------------------------------------------------------------------------
 
     def advance(self, now_ns: int) -> None:
-        """Give up a cut if a server that has not written its part is lost. Without rounds: begin a cut
-        that is due, and take it when nothing is in flight any more."""
+        """Give up a cut if a server is lost that has not written its part. Without rounds: begin a
+        cut that is due, and take it when no contribution is in flight any more."""
         if self._state.cut is not None and (
             lost := self._state.cut.unwritten - self._routing.roster.addresses.keys()
         ):
@@ -491,7 +497,7 @@ class Cuts:
             return
         cut.untaken.discard(message.server)
         if message.torn:
-            # give this cut up, and make another one at the next fold
+            # give up this cut, and take another one at the next fold
             self._state.asked = True
             self._give_up("cut-torn", {"server": message.server}, now_ns)
         elif not cut.untaken:

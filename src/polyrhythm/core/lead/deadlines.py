@@ -2,10 +2,10 @@
 its process extends the deadlines.
 
 Each part with a deadline is registered once. The registry then wakes the lead at the deadline,
-calls the part with every tick, and extends the deadline after a pause. *A lead that was paused has
-read no messages meanwhile. So the time of the pause does not count as silence of a peer, nor
-towards any deadline.* The time at which the policy wants to be asked is not a deadline, because the
-policy gives a new one with every decision (`rounds/folds.py`).
+calls the part with every tick, and extends the deadline after a pause. *A paused lead reads no
+messages. So the time of the pause counts neither as silence of a peer nor towards any deadline.*
+The time at which the policy wants to be asked is not a deadline: the policy gives a new time with
+every decision (`rounds/folds.py`).
 """
 
 from collections.abc import Callable
@@ -43,8 +43,8 @@ class Deadlines:
         """Register the deadline of a part. `on_time` is called with every tick, so it must check
         whether the deadline has passed. Parts are called in the order in which they were
         registered. A part without `on_time` checks its deadline while it handles an event.
-        `exclude_time`: how the part extends its deadline after a pause, if it is not by the length
-        of the pause."""
+        `exclude_time`: how the part extends its deadline after a pause; by default by the length of
+        the pause."""
         self._deadlines.append(deadline)
         self._excluding.append(exclude_time or deadline.exclude_time)
         if on_time is not None:
@@ -53,7 +53,7 @@ class Deadlines:
     def register_without_deadline(
         self, on_time: Callable[[int], None], exclude_time: Callable[[int, int], None]
     ) -> None:
-        """Register a part that must not be woken, but wants to know of each tick and pause."""
+        """Register a part that does not wake the lead, but is told of each tick and pause."""
         self._on_time.append(on_time)
         self._excluding.append(exclude_time)
 
@@ -68,7 +68,7 @@ class Deadlines:
         return earliest_ns
 
     def watch_for_pauses(self, now_ns: int) -> None:
-        """Look for pauses of this process from now on, because a worker has joined."""
+        """Begin to look for pauses of this process: a worker has joined."""
         self._detector.begin(now_ns)
 
     def exclude_pause(self, now_ns: int) -> None:

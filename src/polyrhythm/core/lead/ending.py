@@ -1,9 +1,8 @@
-"""The end of the job: because a goal is reached, because a user requests it, or because the job
-cannot continue.
+"""The end of the job: a goal is reached, a user requests it, or the job cannot continue.
 
-*When a goal is reached or a stop was requested, members read the final version and leave. In all
-other cases every worker is stopped at once. Either way, the model is saved before the servers stop,
-if round 1 has opened and every slice still has a copy.*
+*After a goal or a requested stop, members read the final version and leave. In all other cases the
+lead stops every worker at once. In both cases, if round 1 has opened and every slice still has a
+copy, the lead saves the model before the servers stop.*
 """
 
 from collections.abc import Collection
@@ -38,10 +37,10 @@ class EndingState(msgspec.Struct):
     begun: bool = False
     """Whether the job has begun to end: a goal was reached, or the outcome is known."""
     decided: bool = False
-    """Whether the outcome is known: workers were told to stop, but the model may not be saved
+    """Whether the outcome is known. Workers were told to stop, but the model may not be saved
     yet."""
     outcome: Outcome | None = None
-    """How the job ended; None while this is open. Once it is known, the servers stop as soon as
+    """How the job ended; None until that is known. Once it is known, the servers stop as soon as
     the model is saved."""
     over: bool = False
     """Whether every process was told to stop."""
@@ -75,7 +74,7 @@ class Ending:
 
     @property
     def decided(self) -> bool:
-        """Whether the outcome is known: workers were told to stop, but the model may not be saved
+        """Whether the outcome is known. Workers were told to stop, but the model may not be saved
         yet."""
         return self._state.decided
 
@@ -86,7 +85,7 @@ class Ending:
 
     @property
     def goal(self) -> Reason | None:
-        """The goal that was reached; None before that. Once a goal is reached, members leave."""
+        """The goal that was reached; None if none was. Once a goal is reached, members leave."""
         return self._state.goal
 
     @goal.setter
@@ -159,25 +158,26 @@ class Ending:
             self._end_if_written()
 
     def on_rerouted(self, rounds: int, now_ns: int) -> None:
-        """Continue to save the model: every server applies the new routes now."""
+        """Continue to save the model: every server now applies the new routes."""
         self._best.on_rerouted(rounds, now_ns, last=self.begun)
         self._saving.ask()
         self._end_if_written()
 
     def lose_parameters(self, lost: Reason, promoted: Collection[int]) -> None:
-        """Give up the model if slices that are missing in its file have moved to these servers.
-        With `--optimizer-on workers` the servers did not get the parameters of these slices."""
+        """Give up the model if these servers have become the primaries of slices that the file
+        lacks. With `--optimizer-on workers` the servers did not get the parameters of these
+        slices."""
         if self._saving.lacks_slices_of(promoted):
             self._not_written(self._saving.abandon(lost))
 
     def _end_if_written(self) -> None:
-        """End the job when no model file is being written any more."""
+        """End the job once no model file is being written."""
         if self.decided and not self.over and not self._saving.active and not self._best.active:
             self._end()
 
     def give_up_held(self) -> bool:
-        """A stop was requested: if the servers hold a model because it cannot be written, give that
-        model up. Returns whether there was such a model."""
+        """Handle a stop: if the servers hold a model that cannot be written, give that model up.
+        Returns whether there was such a model."""
         held = self._saving.held
         if held is None or not self._saving.active:
             return False
@@ -221,9 +221,9 @@ PATIENCE_NS = 10 * 10**9
 class Stopping(msgspec.Struct):
     """A stop that was requested in a job with rounds.
 
-    *The job stops at the next fold. Workers are told to contribute what they have computed, so
-    their work in the open round counts. After `PATIENCE_NS` the round is folded without workers
-    that have not contributed; these get the final version at their next step.*
+    *The job stops at the next fold. The lead tells workers to contribute what they have computed,
+    so their work in the open round counts. After `PATIENCE_NS` it folds the round without the other
+    workers; these get the final version at their next step.*
     """
 
     asked: bool = False
@@ -232,15 +232,15 @@ class Stopping(msgspec.Struct):
     operator."""
     goal: Reason | None = None
     """Kind statistics: the goal that was reached, or the stop that was requested. The job ends once
-    its parameters were computed from a sum without missing points."""
+    workers have computed its parameters from a sum without missing points."""
     at_once: bool = False
     """Kind statistics: whether the next fold ends the job even if points are missing from the
     sum."""
     deadline: Deadline = msgspec.field(default_factory=Deadline)
-    """When the open round is folded at the latest."""
+    """The latest time at which the open round is folded."""
 
     def on_stop_asked(self, now_ns: int) -> None:
-        """Begin to stop: a stop was requested while a round is open."""
+        """Begin to stop, at a request while a round is open."""
         self.asked = True
         self.deadline.wake_ns = now_ns + PATIENCE_NS
 
@@ -248,5 +248,5 @@ class Stopping(msgspec.Struct):
         return self.deadline.is_over(now_ns)
 
     def on_last_fold(self) -> None:
-        """Forget the deadline, because the last fold is ordered or a fold is under way."""
+        """Forget the deadline: the last fold is ordered, or a fold is under way."""
         self.deadline.wake_ns = None

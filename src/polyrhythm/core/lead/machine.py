@@ -2,8 +2,9 @@
 servers fold.
 
 The lead never handles tensors. Servers and workers report to it; it asks the sync policy and sends
-orders. It is a separate machine even in a job with one server. This module contains the table that
-says which part handles which event. Each part has its own file, which states its rule (`parts.py`).
+orders. It is a separate machine even in a job with one server. This module has the table of the
+events and the parts that handle them. Each part has its own file, which states its rule
+(`parts.py`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -117,7 +118,7 @@ class LeadMachine:
         if ending.over:
             return effects
         if self._takes_cuts and self._cuts.active:
-            # this event may come before the tick that would detect a pause of this process
+            # this event may come before the tick that would detect a pause
             self._deadlines.exclude_pause(now_ns)
         handler = self._HANDLERS.get(type(event))
         if handler is not None:
@@ -132,7 +133,7 @@ class LeadMachine:
             return None
         wake_ns = self._deadlines.wake_ns
         if not rounds.open or ending.decided:
-            return wake_ns  # the policy is not asked
+            return wake_ns  # the policy has no say here
         policy_ns = rounds.wake_ns
         if wake_ns is None or policy_ns is None:
             return policy_ns if wake_ns is None else wake_ns
@@ -290,10 +291,10 @@ class LeadMachine:
             self._after_fold(now_ns)
 
     def _moves_in_fold(self, now_ns: int) -> bool:
-        """With rounds: give slices whose copies are ready their new primaries, now that every
-        primary has folded. At this moment no contribution is in flight, and the workers will get
-        the new routes before they are released, so no contribution is sent twice. Returns True if
-        the fold must wait for the routes. *No slice moves in a fold that becomes a cut.*"""
+        """With rounds: promote replicas whose copies are ready, now that every primary has folded.
+        At this moment no contribution is in flight, and the workers will get the new routes before
+        they are released, so they send no contribution twice. Returns True if the fold must wait
+        for the routes. *No slice moves in a fold that becomes a cut.*"""
         first = self._rounds.round == 0
         if not self._mode.promotes_in_folds or first or self._ending.begun:
             return False
@@ -301,7 +302,7 @@ class LeadMachine:
         return not self._cuts.awaits_fold(now_ns) and self._advance(now_ns, promotes=True)
 
     def _after_fold(self, now_ns: int) -> None:
-        """End the job after a fold, or release the members: every primary has folded."""
+        """After a fold by every primary: end the job, or release the members."""
         self._contributions.on_folded(self._rounds.round)
         self._sharing.on_folded()
         if self._network.settle(now_ns):
@@ -359,8 +360,8 @@ class LeadMachine:
             self._end_if_fatal(fatal, now_ns)
 
     def _on_silent_link(self, message: m.Unreachable, now_ns: int) -> None:
-        """Handle the report of a server that nothing arrives over its link to a worker or another
-        server, although the link has not ended."""
+        """Handle the report of a server that nothing arrives over an open link to a worker or
+        another server."""
         worker, server = worker_number(message.peer), server_number(message.peer)
         member = None if worker is None else self.view.get(worker, message.peer_incarnation)
         if member is not None and member.attached:
@@ -409,15 +410,15 @@ class LeadMachine:
         return self._servers.advance(now_ns, promotes=promotes, busy=busy)
 
     def _advance_between_folds(self, now_ns: int) -> None:
-        """Let slices take their next steps between two folds. With rounds, slices get new primaries
-        only in the middle of a fold; but if there is no member, there is no fold, and they get them
+        """Let slices take their next steps between two folds. With rounds, slices normally get new
+        primaries only in the middle of a fold. Without members there are no folds, so they get them
         here."""
         if not self._ending.begun and not self._rounds.folding:
             in_folds = self._mode.promotes_in_folds and len(self.view) > 0
             self._advance(now_ns, promotes=not in_folds and not self._sharing.only_on_servers)
 
     def _reassign(self, now_ns: int) -> None:
-        """Adopt a new assignment of slices to servers if that pays."""
+        """Adopt a new assignment of slices to servers if the gain exceeds its cost."""
         if not self._ending.begun and self._placement.on_folded(self._mode.done, now_ns):
             self._advance_between_folds(now_ns)
 
@@ -459,7 +460,7 @@ class LeadMachine:
         self._ending.on_rerouted(self._mode.done, now_ns)
 
     def _secured(self, member: Member) -> int:
-        """The last contribution of a member that is in every slice and in every copy of it."""
+        """The last contribution of a member that is in every slice and in every copy of a slice."""
         return self._contributions.secured(*member.key, self._rounds.folded)
 
     def _recount(
@@ -497,12 +498,11 @@ class LeadMachine:
 
     def _on_cut_written(self, message: m.CutWritten, now_ns: int) -> None:
         self._cuts.written(message, now_ns)
-        self._advance_between_folds(now_ns)  # a drained server may have waited for this
+        self._advance_between_folds(now_ns)  # a drained server may have waited for the model file
 
     def _on_kept(self, message: m.Kept, now_ns: int) -> None:
         if self.view.get(message.worker, message.incarnation) is not None:
-            # a part of a worker's state is a sign of life, because the worker's heartbeats wait
-            # behind it
+            # a part of a worker's state is a sign of life: the worker's heartbeats wait behind it
             self._lifecycle.suspicion.hear(message.worker, now_ns)
             self._cuts.keeping.on_part(message, now_ns)
 

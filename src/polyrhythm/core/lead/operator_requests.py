@@ -1,11 +1,12 @@
-"""Requests that do not come from members. A signal can request a stop. An operator can request a
-stop, a checkpoint, the job's code or a page of its journal. An operator or a server can request
-that the server is drained.
+"""Requests that do not come from members.
 
-*A stop shuts the job down cleanly: every worker leaves its loop with the final parameters. It ends
-the job at once if the request says so, if round 1 has not opened, or if no member is left. If the
-engine requests the end because the job cannot continue, the job has failed, even if round 1 has
-opened. If the job is over but its model cannot be written, a stop gives up the model.*
+A signal or an operator can request a stop. An operator can also request a checkpoint, the job's
+code or a page of its journal. An operator or a server can request that the server is drained.
+
+*A stop shuts the job down cleanly: every worker leaves its loop with the final parameters. The stop
+ends the job at once if the request asks for that, before round 1, or if no member is left. If the
+engine requests the end because the job cannot continue, the job has failed, even after round 1 has
+opened. If only the model is left to save and it cannot be written, a stop gives up the model.*
 """
 
 from collections.abc import Callable
@@ -91,10 +92,10 @@ class OperatorRequests:
             self._operators.done(DRAIN, fault, failed=True, server=server)
 
     def on_drain_asked(self, message: m.Drain, now_ns: int) -> None:
-        """Drain the server that requests it. Before all servers have joined, it is told to leave at
-        once. A server stays if its slices cannot move, or if the job is ending, because the model
-        may not be saved yet. The server in which the lead runs stays too, and takes a checkpoint
-        first."""
+        """Drain the server that requests it. Before all servers have joined, the lead tells it to
+        leave at once. A server must stay if its slices cannot move, or if the job is ending,
+        because the model may not be saved yet. The server in which the lead runs must stay too, and
+        takes a checkpoint."""
         if message.server == self._outbox.seat.server:
             self._cuts.ask()
             return

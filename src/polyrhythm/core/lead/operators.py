@@ -1,8 +1,8 @@
 """Operators: commands of the job's user that send the lead of the running job a request.
 
-*Only a peer that has sent an operator's hello may send a request, and only one. The operator gets
-answers until its request is done or the job is over; then the lead closes its link. An operator is
-not a member: the job does not wait for it. A request stays in force if the operator's link ends.*
+*Only a peer that has sent an operator's hello may send a request, and only one. The lead answers
+until the request is done or the job is over, and then closes the link. An operator is not a member,
+so the job does not wait for it. A request stays valid if the operator's link ends.*
 """
 
 import msgspec
@@ -18,8 +18,8 @@ from polyrhythm.wire.messages.operator import CODE, NO_SERVER
 class Operator(msgspec.Struct):
     name: str
     asked: str = ""
-    """The request that the operator waits for, with the server that it is about; empty before the
-    operator has sent a request."""
+    """The request of the operator, with the server that it is about; empty before the operator has
+    sent it."""
 
 
 class Operators:
@@ -32,12 +32,12 @@ class Operators:
         self._operators[link] = Operator(hello.name)
 
     def on_link_closed(self, link: str) -> None:
-        """Forget the operator at the other end of this link, if it was an operator's."""
+        """Forget the operator at the other end of this link. Other links are ignored."""
         self._operators.pop(link, None)
 
     def on_request(self, link: str, request: m.OperatorRequest) -> str | None:
-        """Take the request that has arrived over `link`. Returns the name of the operator, or None
-        if its request was refused."""
+        """Register the request that has arrived over `link`. Returns the operator's name; None if
+        the request was refused."""
         operator = self._operators.get(link)
         if operator is None:
             self.refuse(link, Reason("not-an-operator"))
@@ -65,8 +65,8 @@ class Operators:
     def done(
         self, what: str, reason: Reason, *, failed: bool = False, server: int = NO_SERVER
     ) -> None:
-        """Send the last answer to all operators that have sent this request, which was carried out
-        or has failed. `server`: the server that the request is about, if it is about one."""
+        """Send the last answer to all operators with this request: it was carried out or has
+        failed. `server`: the server that the request is about, if any."""
         self._end(_asked(what, server), reason, failed=failed)
 
     def _end(self, asked: str, reason: Reason, *, failed: bool) -> None:
@@ -86,8 +86,8 @@ class Operators:
             del self._operators[link]
 
     def send_journal(self, link: str, at: int) -> None:
-        """Let the process of the lead send a page of the journal to this operator. This request is
-        not written to the journal, which would otherwise grow whenever it is read."""
+        """Let the process of the lead send a page of the journal to this operator. The journal does
+        not mention this request, or every reading would make it longer."""
         self._outbox.do(SendJournal(link, at))
         self._outbox.do(Drop(link, Reason("journal-sent")))
         del self._operators[link]

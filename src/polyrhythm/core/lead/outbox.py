@@ -1,7 +1,7 @@
-"""The effects of one event, in the order in which they are performed: messages of the lead to members,
-servers and processes that are not admitted, and journal lines.
+"""Collects the effects of one event, in the order in which they are performed: messages of the lead
+to members, servers and processes without admission, and entries of the journal.
 
-*Every message contains the term, and the view and routing epochs in which it was sent.*
+*Every message contains the term, and the view epoch and routing epoch in which it was sent.*
 """
 
 from collections.abc import Iterable
@@ -55,7 +55,7 @@ class LeadOutbox:
 
     def send_away(self, link: str, reason: Reason, *, ending: bool) -> None:
         """Tell a process why it is not part of the job, and end its link. `ending`: the reason is
-        the end of the job, and not a fault of the process."""
+        the end of the job instead of a fault of the process."""
         self.out.append(Send(link, m.Refusal(term=self.seat.term, reason=reason, ending=ending)))
         self.out.append(Drop(link, reason))
 
@@ -91,7 +91,7 @@ class LeadOutbox:
             self.introduce(member, (server,))
 
     def dismiss(self, worker: int, incarnation: int) -> None:
-        """Tell all servers to close their links to a worker that is not a member any more."""
+        """Tell all servers to close their links to a worker that is no longer a member."""
         view, routing = self._view.epoch, self._routing.epoch
         self.tell_servers(
             m.Dismissed(

@@ -4,9 +4,9 @@ example because their own code hangs.
 *If round 1 has not opened, because no worker has attached a model, all workers are removed, and the
 job has failed. Otherwise the job ends in two steps:*
 
-*First, the job is stopped as if a user had requested it. Workers contribute what they have
-computed, the open round is folded without workers that contribute nothing, and every worker is
-offered the final version.*
+*First, the lead stops the job as if a user had requested it. Workers contribute what they have
+computed, the servers fold the open round without the other workers, and every worker is offered the
+final version.*
 
 *Then the job waits for its workers. A worker that takes the final version runs the code after its
 loop, and the job waits for it without a limit, as at every end. A worker that does not take the
@@ -57,13 +57,13 @@ class Overtime:
     def _end_unopened(self, now_ns: int) -> None:
         """End the job if no worker has attached a model."""
         if self._view.attached:
-            # a worker waits for its first parameters, which are on their way
+            # a worker waits for its first parameters, which are being sent
             self._limit.wait_from(now_ns)
             return
         self._limit.on_settled()
         members = self._view.members()
         if not members:
-            return  # the next worker that joins gets the whole time
+            return  # the next worker that joins gets the whole start timeout
         for member in members:
             after_s = (now_ns - member.since_ns) / 1e9
             self._remove(
@@ -77,9 +77,9 @@ class Overtime:
         self._ending.finish(Reason("not-opened", limits), self._mode.done, now_ns, failed=True)
 
     def _stop(self, now_ns: int) -> None:
-        """Stop the job: nothing was folded within the patience."""
+        """Stop the job, because no fold came within the patience."""
         goal = self._progress.goals.reached(now_ns)
-        assert goal is not None  # the time limit is over
+        assert goal is not None  # the time limit has passed
         reason = self._progress.judged(goal)
         if not len(self._view):
             failed = reason.code == NOT_FINITE
@@ -95,8 +95,8 @@ class Overtime:
         self._await_leaving(now_ns)
 
     def _await_leaving(self, now_ns: int) -> None:
-        """Give workers time to leave their loops, from the moment at which they are told to leave.
-        With rounds, a stop first waits for contributions."""
+        """Give workers time to leave their loops once they are told to leave. With rounds, a stop
+        first waits for contributions."""
         self._limit.leaving = True
         self._limit.wait_from(self._stopping.deadline.wake_ns or now_ns)
 

@@ -2,7 +2,7 @@
 
 The pacemaker is a separate machine with its own driver. *So heartbeats are sent even while the lead
 is busy, for example with cutting a large model into slices or with writing to a slow disk.* A
-heartbeat therefore shows that the lead's process runs, and not that the lead makes progress.
+heartbeat therefore shows only that the lead's process runs; the lead may make no progress.
 """
 
 from collections.abc import Sequence

@@ -30,9 +30,9 @@ from polyrhythm.wire.messages import JobSpec
 
 
 class Parts(msgspec.Struct, frozen=True):
-    """The basic parts of the lead. None of them calls the mode (`rounds/modes.py`), the lifecycle of
-    members (`members/lifecycle.py`), the counting of contributions (`rounds/counting.py`) or the
-    machine."""
+    """The basic parts of the lead. None of them calls these other parts: the mode
+    (`rounds/modes.py`), the lifecycle of members (`members/lifecycle.py`), the counting of
+    contributions (`rounds/counting.py`) or the machine."""
 
     job: JobSpec
     policy: SyncPolicy
@@ -50,7 +50,7 @@ class Parts(msgspec.Struct, frozen=True):
     """The data sets of single members; None if all members have the same data set."""
     migration: Migration
     balancing: Balancing | None
-    """None if passes are not balanced."""
+    """None if the lead does not balance passes."""
     enrolment: Enrolment
     outbox: LeadOutbox
     operators: Operators

@@ -23,9 +23,9 @@ _AT_ONCE = 4
 _PATIENCE_NS = 60 * 10**9
 """If no slice is written to the model file for this long, the lead gives the file up."""
 _COMMIT_NS = 600 * 10**9
-"""How long the disk may take to make the file durable."""
+"""How long the disk may take to store the file durably."""
 _AGAIN_NS = 5 * 10**9
-"""How long the lead waits before it tries again to write a model that could not be written."""
+"""How long the lead waits before it tries again to write a model."""
 
 
 class SavingState(msgspec.Struct):
@@ -41,21 +41,21 @@ class SavingState(msgspec.Struct):
     fault: str = ""
     """Why the last file could not be written to the folder of the run."""
     held: Reason | None = None
-    """Why the servers hold the final model until it can be written; None if nothing has
-    prevented that."""
+    """Why the servers hold the final model until it can be written; None if nothing prevents the
+    writing."""
     rests: bool = False
-    """Whether no file is being written, because the last attempt has just failed."""
+    """Whether no file is being written, because the last attempt has failed."""
     missing: set[int] = set()
     asked: dict[int, tuple[int, int]] = {}
     """Per missing slice, the server that was asked for it, with its incarnation."""
     copies: dict[int, tuple[int, int]] = {}
-    """Per missing slice, the server that has made a copy of it, with its incarnation. Empty if the
-    servers send their present parameters."""
+    """Per missing slice, the server that has copied it, with its incarnation. Empty if the servers
+    send their present parameters."""
     began_ns: int = 0
     active: bool = False
     deadline: Deadline = msgspec.field(default_factory=Deadline)
-    """When the lead gives the file up, unless a further slice is written before that. While
-    the model is held: when the lead tries again."""
+    """When the lead gives the file up unless it writes another slice before. While the servers hold
+    the model: when the lead tries again."""
 
 
 class Saving:
@@ -63,14 +63,14 @@ class Saving:
     the run.
 
     *Every primary sends the parameters of its slices to the lead's process, a few slices at a time,
-    so that this process never holds a second copy of the model. Each slice is stored once. If a
-    server is lost meanwhile, its replica is asked for the slices that are missing. The job ends
-    when the file has its final name, or when the file is given up: slices are lost, or no slice is
-    stored for a long time.*
+    so this process never holds a second copy of the model. Each slice is stored once. If a server
+    is lost meanwhile, the lead asks its replica for the missing slices. The job ends when the file
+    has its final name, or when the lead gives the file up: slices are lost, or no slice is stored
+    for a long time.*
 
-    *A full or failing disk does not end the job: the servers hold the model, and the lead tries to
-    write it to the job's store, and then again and again to the folder and to the store, until that
-    succeeds or a stop is requested.*
+    *A full or failing disk does not end the job. The servers hold the model, and the lead tries to
+    write it to the job's store, then in turn to the folder and to the store, until it succeeds or a
+    user requests a stop.*
     """
 
     def __init__(
@@ -103,12 +103,12 @@ class Saving:
 
     @property
     def held(self) -> Reason | None:
-        """Why the servers hold the final model until it can be written; None if nothing has
-        prevented that."""
+        """Why the servers hold the final model until it can be written; None if nothing prevents
+        the writing."""
         return self._state.held
 
     def begin(self, file: str, round_: int, now_ns: int, *, copied: bool = False) -> None:
-        """Begin to write the model of this round. `copied`: training goes on, so the servers send
+        """Begin to write the model of this round. `copied`: training continues, so the servers send
         copies that they have made. Otherwise the job is over, and they send their parameters."""
         self._state.active = True
         self._state.file, self._state.round, self._state.copied = file, round_, copied
@@ -144,7 +144,7 @@ class Saving:
 
     @property
     def senders(self) -> frozenset[int]:
-        """The servers that hold copies of slices that are still missing in the file."""
+        """The servers with copies of slices that the file still lacks."""
         copies = self._state.copies if self._state.active else {}
         return frozenset(server for server, _ in copies.values())
 
@@ -158,14 +158,14 @@ class Saving:
         )
 
     def lacks_slices_of(self, servers: Collection[int]) -> bool:
-        """Whether slices are missing whose primary is one of these servers."""
+        """Whether the file lacks slices whose primary is one of these servers."""
         missing = self._state.missing if self._state.active else ()
         return any(self._routing.routes[slice_].primary in servers for slice_ in missing)
 
     def ask(self) -> None:
-        """Ask servers for slices that are missing. *Copies stay on the server that made them, even
-        if their slices move. Present parameters are not sent while slices change their primary*, so
-        call this again when every server applies the new routes."""
+        """Ask servers for the slices that the file lacks. *Copies stay on the server that made
+        them, even if their slices move. Servers do not send present parameters while slices change
+        their primary*, so call this again when every server applies the new routes."""
         copied = self._state.copied
         if not self._state.active or not self._state.missing:
             return
@@ -222,8 +222,8 @@ class Saving:
         return (now_ns - self._state.began_ns) / 1e9
 
     def on_failed(self, event: ev.SavingFailed, now_ns: int) -> Reason | None:
-        """Note that a model file could not be written. Returns the reason if the file is given up;
-        None if the lead tries again, or if the message is about another attempt or file."""
+        """Note that a model file could not be written. Returns the reason if the lead gives the
+        file up; None if it tries again, or if the message is about another attempt or file."""
         if not self._state.active or event.number != self._state.number:
             return None
         if self._state.to_store:
@@ -239,8 +239,8 @@ class Saving:
         return None
 
     def _hold(self, detail: str, now_ns: int) -> None:
-        """Try again later, because neither the folder nor the store can be written. Until then, the
-        servers hold the model."""
+        """Try again later: neither the folder nor the store can be written. Until then, the servers
+        hold the model."""
         before, self._state.held = self._state.held, Reason("model-held", {"detail": detail})
         if self._state.held != before:
             self._outbox.note("model-held", **self._state.held.noted())
@@ -253,8 +253,9 @@ class Saving:
         return self._give_up(reason)
 
     def overdue(self, now_ns: int) -> Reason | None:
-        """Returns why the model is given up, if nothing was written for too long; else None. If the
-        servers hold the model because it could not be written, try again instead."""
+        """Returns why the lead gives the model up, if it has written nothing for too long; else
+        None. If the servers hold a model that could not be written, the lead tries again
+        instead."""
         if not self._state.deadline.is_over(now_ns):
             return None
         if self._state.rests:
@@ -273,7 +274,7 @@ class Saving:
         self._state.deadline.wake_ns = None
 
     def _late(self) -> list[int]:
-        """The servers that were asked for slices that are not stored yet."""
+        """The servers that owe a slice: the lead has asked for it, and it is not stored yet."""
         return sorted({server for server, _ in self._state.asked.values()})
 
     def waiting(self) -> Waiting:
@@ -286,8 +287,7 @@ class Saving:
 
 
 class _Due(msgspec.Struct):
-    """A report with a better value than all earlier ones, for which no copy of the model was made
-    yet."""
+    """A report with a better value than all earlier ones, before the model is copied."""
 
     evaluated: int
     """The round of the version that was evaluated; -1 if the worker had made local steps."""
@@ -302,8 +302,8 @@ class BestState(msgspec.Struct):
     resumed."""
     due: _Due | None = None
     copied: tuple[float, int, bool] = (0.0, 0, False)
-    """The copies that are being collected: their value, their round (including the rounds before a
-    resume), and whether they are exactly the version that was evaluated."""
+    """The copies that the lead collects: their value, their round (including the rounds before a
+    resume), and whether they are exactly the evaluated version."""
     evaluated: int = -1
     """The round of the version whose evaluation led to these copies."""
 
@@ -313,16 +313,15 @@ class KeepBest:
     a worker reported is kept in a file beside the final model. Instead of the accuracy, any other
     metric can be used; `core/metrics.py` says whether its highest or its lowest value is the best.
 
-    *With rounds, the version that was evaluated is kept if the servers still have it when the
-    report arrives. Each server then copies its parameters at once, before the next fold, and the
-    copies are collected while training goes on. If the servers no longer have that version, or if
-    the worker had made local steps before it evaluated, the version after the next fold is kept
-    instead. If no fold follows because the job ends, the last version is kept. Without rounds, each
-    server copies its parameters when the lead's order arrives.*
+    *With rounds, the job keeps the evaluated version if the servers still have it when the report
+    arrives. Each server copies its parameters at once, before the next fold, and the lead collects
+    the copies while training continues. If the servers no longer have that version, or the worker
+    made local steps before it evaluated, the job keeps the version after the next fold, or the last
+    version if no fold follows. Without rounds, each server copies its parameters when the lead's
+    order arrives.*
 
-    One file is written at a time. A better report that arrives meanwhile waits until the file is
-    complete. The version that is kept for it then depends, in the same way, on the version that the
-    servers have at that moment.
+    The lead writes one file at a time. A better report that arrives meanwhile waits until the file
+    is complete. Then the same rule decides which version is kept for it.
     """
 
     def __init__(
@@ -347,7 +346,7 @@ class KeepBest:
 
     @property
     def best(self) -> float | None:
-        """The best value that was reported; None if none was."""
+        """The best value that was reported; None if no value was reported."""
         return self._state.best
 
     def resume(self, best: float | None) -> None:
@@ -361,7 +360,7 @@ class KeepBest:
 
     @property
     def senders(self) -> frozenset[int]:
-        """The servers that hold copies of the best model that are still missing in its file."""
+        """The servers with copies of the best model that its file still lacks."""
         return self._saving.senders
 
     # In the methods below, `done` is the number of rounds (without rounds: round equivalents) that
@@ -380,19 +379,19 @@ class KeepBest:
         return value < self.best if self._lowest else value > self.best
 
     def on_folded(self, done: int, now_ns: int) -> None:
-        """Make copies of the present version if they are due, now that every primary has folded and
+        """Copy the present version if copies are due. Call this when every primary has folded and
         the next fold is not ordered yet."""
         if self._state.due is not None:
             self._state.due.followed = True
             self._copy_if_due(done, now_ns, last=False)
 
     def on_shared(self, done: int, now_ns: int, *, last: bool) -> None:
-        """Make the copies that have waited for the parameters of the present version."""
+        """Make the copies that have waited for a worker to share the present version."""
         self._copy_if_due(done, now_ns, last=last)
 
     def _copy_if_due(self, done: int, now_ns: int, *, last: bool) -> None:
-        """Copy the present version if a report of a better value asks for a copy, and this version
-        is the one that was evaluated or follows it."""
+        """Copy the present version if a report of a better value waits for a copy, and this version
+        is the evaluated one or a later one."""
         due = self._state.due
         if due is None:
             return
@@ -402,12 +401,12 @@ class KeepBest:
 
     def _copy(self, done: int, now_ns: int, *, exact: bool) -> None:
         """Let every server copy its parameters, unless slices move or a fold is under way. `exact`:
-        this is the version that was evaluated."""
+        this is the evaluated version."""
         routing, rounds = self._routing, self._rounds
         if not rounds.open or rounds.folding or routing.change is not None or self.active:
             return
         if not self._sharing.ask():
-            return  # the servers copy the parameters when a worker has shared them
+            return  # the servers copy the parameters once a worker has shared them
         due = self._state.due
         assert self.best is not None and due is not None
         self._state.due = None
@@ -449,8 +448,8 @@ class KeepBest:
             self._copy_if_due(done, now_ns, last=last)
 
     def on_rerouted(self, done: int, now_ns: int, *, last: bool) -> None:
-        """Continue now that every server applies the new routes. If a server with copies is lost, give
-        up the file and copy again. Copies of slices that have moved stay where they are."""
+        """Continue now that every server applies the new routes. If a server with copies is lost,
+        give the file up and copy again. Copies of slices that have moved stay where they are."""
         if self.active and self._saving.lacks_copies:
             self._note_failure(self._saving.abandon(Reason("copies-lost")))
             if self._state.due is None:
@@ -458,7 +457,8 @@ class KeepBest:
         self._copy_if_due(done, now_ns, last=last)
 
     def lose(self, reason: Reason) -> None:
-        """Give up the file of the best model: slices are lost, so it cannot be completed."""
+        """Give up the file of the best model: slices are lost, so the file cannot become
+        complete."""
         if self.active:
             self._note_failure(self._saving.abandon(reason))
 

@@ -1,10 +1,9 @@
 """The state of the lead, as one struct: everything that it remembers from one event to the next.
 
 *The state is plain data, which msgpack can encode. A part of the lead that needs no other part is a
-struct, and its fields are its state. Every other part keeps its state in a separate struct. Apart
-from that, it has only attributes that never change, or that its constructor computes from the
-state.* So a restored lead can connect its parts around the state, and then decides as the lead from
-which the state was taken.
+struct, and its fields are its state. Every other part keeps its state in a separate struct; its
+other attributes never change, or its constructor computes them from the state.* So a restored lead
+can connect its parts to the state, and then decides like the lead from which the state came.
 
 Effects are not part of the state, because the outbox is empty between two events.
 """
@@ -126,13 +125,13 @@ def encode_state(state: LeadState[SyncPolicy]) -> bytes:
 
 
 def decode_state(job: JobSpec, encoded: bytes) -> LeadState[SyncPolicy]:
-    """The state that was encoded in a job with these options."""
+    """Decode the state that a job with these options has encoded."""
     policy = type(choose_policy(job))
     return msgspec.msgpack.decode(encoded, type=LeadState[policy])  # type: ignore[valid-type]
 
 
 def connect(job: JobSpec, state: LeadState[SyncPolicy], seat: Seat) -> Parts:
-    """Connect the parts of the lead around this state."""
+    """Connect the parts of the lead to this state."""
     policy, view, rounds, routing = state.policy, state.view, state.rounds, state.routing
     outbox = LeadOutbox(view, routing, seat)
     operators = Operators(state.operators, outbox)

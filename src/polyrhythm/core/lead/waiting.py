@@ -1,8 +1,8 @@
-"""Says what the lead waits for, and when a wait is written to the journal.
+"""Says what the lead waits for, and when the journal mentions a wait.
 
 *If the round waits for a link, the reason names both ends of the link. If it waits for a server
-that has not reported or folded contributions, the reason names this server, and not the workers
-that sent the contributions.*
+that has not reported or folded contributions, the reason names this server instead of the workers
+that sent them.*
 """
 
 from typing import Any
@@ -16,8 +16,8 @@ from polyrhythm.core.machine import Reason, Waiting
 from polyrhythm.wire.messages.reasons import Field
 
 _WORTH_NOTING_NS = 10**9
-"""A wait is written to the journal when it has lasted this long, and again after each further wait of
-this length."""
+"""The journal mentions a wait that has lasted this long, and again after each further wait of this
+length."""
 _LOOK_EVERY_NS = 250 * 10**6
 
 
@@ -67,7 +67,7 @@ class WaitReport:
         return Waiting(gathering, opening.since_ns, until_ns)
 
     def line(self, now_ns: int) -> dict[str, Any] | None:
-        """The fields of a journal line if one is due."""
+        """The fields of a journal entry if one is due."""
         if now_ns < self._state.look_ns:
             return None
         self._state.look_ns = now_ns + _LOOK_EVERY_NS

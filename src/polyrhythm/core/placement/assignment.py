@@ -1,15 +1,14 @@
-"""Assigns slices to servers when it is known how many bytes each server should hold, its share
-(Aware, Algorithm 2).
+"""Assigns slices to servers, given how many bytes each server should hold: its share (Aware,
+Algorithm 2).
 
-*Every server first gets its probe slices. So its links are measured even if its share is zero. Each
+*Every server first gets its probe slices, so its links are measured even if its share is zero. Each
 other slice goes to a server that holds less than its share. So no server exceeds its share by more
 than its probe slices and a part of one slice.*
 
-This differs from the paper in four ways. A slice stays on its server while it fits there. Large
-slices are assigned before small ones. If several servers have room for a slice, it goes to the one
-whose round is then the shortest. At the end, the slowest server gives slices away as long as this
-makes rounds shorter, because a part of a slice above its share costs a slow server more time than a
-fast one.
+This differs from the paper in four ways. A slice stays on its server while the server has room for
+it. Large slices are assigned before small ones. If several servers have room for a slice, it goes
+to the server with the shortest resulting round. At the end, the slowest server gives slices away as
+long as rounds become shorter: a byte above the share costs a slow server more time than a fast one.
 """
 
 import math
@@ -31,12 +30,13 @@ def assign_slices(
     lines: Mapping[int, LoadLine],
 ) -> list[int]:
     """Choose a server for each slice. `shares` says how many bytes each server should hold. `stays`
-    lists, per slice, the servers that hold it already, the best one first; its slices are in the
+    lists, per slice, the servers that hold it already, the best server first; the slices are in the
     order in which their servers got them. `lines` gives the time of a round on each server."""
     plan = _Plan(shares, sizes, lines)
     probes = [slice_ for slice_, nbytes in enumerate(sizes) if nbytes <= PROBE_NBYTES]
-    for most in range(1, PROBES + 1):  # no server gets a second one before the others have one
-        for slice_ in probes:  # those that stay come first
+    # every server gets its first one before any gets a second one
+    for most in range(1, PROBES + 1):
+        for slice_ in probes:  # slices that stay are assigned first
             for server in stays.get(slice_, ()):
                 if plan.probes.get(server, most) < most and slice_ not in plan.servers:
                     plan.give_probe(slice_, server)
@@ -46,7 +46,7 @@ def assign_slices(
                 plan.give_probe(slice_, server)
     for slice_, servers in stays.items():
         for server in servers:
-            # a slice of which more than half is inside the share stays
+            # a slice stays if more than half of it is inside the share
             if slice_ not in plan.servers and plan.room.get(server, 0.0) >= sizes[slice_] / 2:
                 plan.give(slice_, server)
     for slice_ in sorted(range(len(sizes)), key=lambda slice_: (-sizes[slice_], slice_)):
@@ -57,7 +57,7 @@ def assign_slices(
 
 
 class _Plan:
-    """An assignment that is being made."""
+    """An assignment in progress."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class _Plan:
         self._lines = lines
         self._held = dict.fromkeys(shares, 0)
         self.room = dict(shares)
-        """Per server, the bytes of its share that are not assigned yet. Negative if it holds more
+        """Per server, the bytes of its share that are still free. Negative if the server holds more
         than its share."""
         self.probes = dict.fromkeys(shares, 0)
         self.servers: dict[int, int] = {}
@@ -111,12 +111,12 @@ class _Plan:
         return (slice_, server) if then_s < self._seconds(slowest, 0) else None
 
     def _seconds(self, server: int, more: int) -> float:
-        """The time of a round on a server if it held this many bytes more."""
+        """The time of a round on a server if it held this many additional bytes."""
         return self._lines[server].seconds(self._held[server] + more)
 
     def best(self, slice_: int, stays: Sequence[int]) -> int:
-        """The best server with room for a slice. One always exists, because the servers together
-        have as much room as the unassigned slices need."""
+        """The best server with room for a slice. One always exists, because the free room of all
+        servers equals the size of the unassigned slices."""
         roomy = [server for server, room in self.room.items() if room > 0]
 
         def cost(server: int) -> tuple[float, float, bool, int]:

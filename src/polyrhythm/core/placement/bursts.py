@@ -2,11 +2,10 @@
 
 *A receiver notices the beginning and the end of a burst about 50 microseconds late, because its
 thread must wake up first. So bursts of less than 0.2 milliseconds or less than 8 KiB (a few
-packets) are too short to measure, and are dropped.* There is one exception: a short burst of 40 kB
-or more is kept, and counts as 0.2 milliseconds long. Without this exception a fast link would have
-no measurement, and its host would count as slow as the slowest host that sends to it. 40 kB is the
-size of a probe slice (`slices.py`). Bursts from one process with hardly a pause between them are
-joined.
+packets) are too short to measure, and are dropped.* One exception: a short burst of at least 40 kB,
+the size of a probe slice (`slices.py`), is kept and counts as 0.2 milliseconds long. Otherwise a
+fast link would have no measurement, and its host would seem as slow as the slowest host that sends
+to it. Bursts from one process are joined if the pause between them is very short.
 """
 
 from polyrhythm.wire.messages.bursts import MOST_BURSTS, Burst, Received
@@ -19,7 +18,7 @@ _BREAK = 0.1
 burst."""
 _LIKE = 1.5
 """Two bursts are joined only if their rates differ by at most this factor. The lead needs the times
-at which most bytes arrived, so it must not see a fast and a slow burst as one."""
+at which most bytes arrived, so a fast burst must not be joined with a slow one."""
 _EVERY_NS = 250_000_000
 """The least time between two reports. The lead averages over longer times."""
 
@@ -54,7 +53,7 @@ class Bursts:
             pairs = [bursts[at : at + 2] for at in range(0, len(bursts), 2)]
             self._bursts[source] = [_join(pair[0], pair[-1]) for pair in pairs]
             self._count += len(pairs)
-        while self._count > MOST_BURSTS:  # there are more sources than a report can name
+        while self._count > MOST_BURSTS:  # a report cannot name so many sources
             self._bursts.pop(next(iter(self._bursts)))
             self._count = sum(map(len, self._bursts.values()))
 
@@ -78,7 +77,7 @@ def _continues(before: Burst, burst: Burst) -> bool:
 
 
 def _join(before: Burst, burst: Burst) -> Burst:
-    """Make one burst of two. The pause between them counts as busy time."""
+    """Join two bursts. The pause between them counts as busy time."""
     if before is burst:
         return burst
     nbytes = before.nbytes + burst.nbytes

@@ -5,12 +5,14 @@ then a part of the model's description, which every process has and every checkp
 does not change when servers join or leave, or when the job resumes.*
 
 With `--slice-size auto`, a slice has at most 2 MiB if all processes run on one machine. Otherwise
-it has x = sqrt(M alpha / N) bytes, for N workers and a model of M bytes. With smaller slices,
-pushes and pulls overlap better; but each slice costs additional time, as much as transferring
-`alpha` bytes. If measured rates decide how many bytes each server holds, there are at least 8
-slices per server, because a slice cannot be divided between servers. If a slice is sent back while
-others are pushed (`--optimizer-on workers`), there are at least 24. Finally the size is reduced until
-every server can hold the same number of slices. If the user gives a size, it is used unchanged.
+it has x = sqrt(M alpha / N) bytes, for N workers and a model of M bytes. Pushes and pulls of
+smaller slices overlap better, but each slice costs as much additional time as the transfer of
+`alpha` bytes. There are at least 8 slices per server if measured rates decide how many bytes each
+server holds, because a slice cannot be divided between servers. There are at least 24 if servers
+send slices back while others are pushed (`--optimizer-on workers`). At last the size is reduced
+until every server can hold the same number of slices.
+
+A size that the user gives is used unchanged.
 """
 
 import math
@@ -29,18 +31,21 @@ AUTO = 0
 LOCAL_NBYTES = 2 * 1024 * 1024
 LEAST_NBYTES, MOST_NBYTES = 64 * 1024, 16 * 1024 * 1024
 """The limits of x. The header of a frame and its digest cost as much as some kilobytes, so slices
-must not be smaller. They must not be larger either, because a process keeps a buffer of one slice
-for each link that it reads."""
+must not be smaller than that. A process keeps a buffer of one slice for each link, so slices must
+not be very large."""
 LEAST_SLICES = 8
-"""The least number of slices per server between machines, if measured rates decide how many bytes
-each server holds. With 8 slices per server, rounds are 5% longer than if slices could be divided;
-with 4, they are 10% longer (six servers with random rates)."""
+"""The least number of slices per server if processes run on several machines and measured rates
+decide how many bytes each server holds. Compared with slices that could be divided, rounds are 5%
+longer with 8 slices per server, and 10% longer with 4 (six servers with random rates)."""
 LEAST_SUMMED = 24
-"""The least number of slices per server between machines, if a server sends a slice back when all
-workers have pushed it. The pulls of a round begin when the first slices have come, one from each
-server, and the last slices are pulled when nothing is pushed any more. So a round is longer by the time
-of one slice per server: in the simulator by 22% with 8 slices, 12% with 16, and 11% with 24 (median of
-six dedicated servers with random rates)."""
+"""The least number of slices per server if processes run on several machines and a server sends
+each slice back once all workers have pushed it.
+
+The first pulls begin when the first slice of each server is complete, and the last pulls begin
+after the last push. So a round is longer by the time of about one slice per server: in the
+simulator by 22% with 8 slices, 12% with 16, and 11% with 24 (median of six dedicated servers with
+random rates).
+"""
 _LINE = 64
 """Slices begin on a cache line."""
 
@@ -60,7 +65,7 @@ def fit_alpha(times: Sequence[tuple[float, float]], nodes: int) -> float:
     cost = linear_regression(rest, rest_s, proportional=True).slope
     without = [t - cost * inverse for t, inverse in zip(seconds, inverses, strict=True)]
     delay, constant = linear_regression(sizes, without)
-    if delay < 0:  # large slices cannot be faster for this reason
+    if delay < 0:  # then large slices cannot be faster because of this cost
         cost, constant = linear_regression(inverses, seconds)
     return max(0.0, nodes * cost / constant) if constant > 0 else 0.0
 
@@ -101,7 +106,7 @@ def resume_division(job: JobSpec, recorded: ModelSpec) -> Division:
     the same."""
     if (given := given_division(job)) is not None:
         return given
-    assert recorded.division is not None  # a manifest without it is refused
+    assert recorded.division is not None  # a manifest without a division is refused
     return Division(job.servers, recorded.division.slice_nbytes, _probes(job))
 
 

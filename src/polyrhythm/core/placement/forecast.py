@@ -4,9 +4,9 @@
 measurement at all, there is no forecast, and slices stay where they are.*
 
 `aware` computes the load of each host from the slices of its servers and from the number of workers
-on each host, and divides it by the measured throughput of the host (Eq. 9). If a link is much
-slower than the two hosts at its ends, the link is a limit too. Hosts without a server are left out:
-what such a host receives is limited by slow servers, so its measured rate is too low.
+on each host, and divides it by the measured throughput of the host (Eq. 9). A link that is much
+slower than both of its hosts is a limit, too. The forecast ignores hosts without a server: slow
+servers limit what such a host receives, so its measured rate is too low.
 
 `elastic` does not measure the network. It measures how long after the beginning of a round all
 contributions have arrived at each server, and fits t = a + b * bytes to the last rounds.
@@ -25,8 +25,8 @@ _EXPLAINED = 0.5
 """A link counts as a limit if its rate is below this share of the rate that its two hosts could
 give it."""
 _VARIED = 0.02
-"""A line is fitted only if the number of bytes on a server has varied by more than this share of
-its mean."""
+"""A line is fitted only if the bytes on a server have varied by more than this share of their
+mean."""
 
 Rate = Callable[[str, str], float | None]
 
@@ -111,9 +111,9 @@ def _slowest_link(
     sent: float,
 ) -> float:
     """The bytes of slices per second that can travel between this host's servers and the workers on
-    other hosts. Only links that are slower than their two hosts count. If workers at both ends of a
-    link use servers at the other end, the two directions share the link. `shares` is the rate that
-    each host could give to each of its links."""
+    other hosts. Only links that are slower than both of their hosts count. If both hosts of a link
+    have workers and servers, the two directions share the link. `shares` is the rate that each host
+    could give to each of its links."""
     most = math.inf
     for other, count in workers.items():
         measured = [each for each in (rate(host, other), rate(other, host)) if is_rate(each)]

@@ -48,13 +48,13 @@ class LoadLine(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return max(self.fixed_s + self.byte_s * nbytes, nbytes / self.most, away_s)
 
     def holds(self, seconds: float) -> float:
-        """The most bytes that the host can hold if a round must take at most this long. The time
-        must be at least `fixed_s`."""
+        """The most bytes that the host can hold if a round may take this long. The time must be at
+        least `fixed_s`."""
         return min((seconds - self.fixed_s) / self.byte_s, seconds * self.most)
 
     def range_within(self, seconds: float, nbytes: float) -> tuple[float, float] | None:
         """The least and the most bytes, up to `nbytes`, with which a round takes at most this long.
-        None if a round takes longer with any number of bytes."""
+        None if no number of bytes is possible."""
         least, most = 0.0, min(nbytes, seconds * self.most)
         lines = ((self.fixed_s, self.byte_s), (self.away_s, -self.away_byte_s))
         for at_nothing_s, slope in lines:
@@ -105,8 +105,8 @@ def water_fill(lines: Sequence[LoadLine], nbytes: float) -> list[float]:
     if any(free):
         return _share_freely(lines, free, nbytes)
     held = [0.0] * len(lines)
-    # A host whose shortest possible round is longer than the round of the others gets the bytes of
-    # that shortest round.
+    # A host whose shortest possible round is longer than the round of the others holds the bytes
+    # that give its shortest round.
     slow = sorted(range(len(lines)), key=lambda at: lines[at].lowest)
     left = nbytes
     while True:
@@ -123,10 +123,10 @@ def water_fill(lines: Sequence[LoadLine], nbytes: float) -> list[float]:
 
 
 def _share_freely(lines: Sequence[LoadLine], free: Sequence[bool], nbytes: float) -> list[float]:
-    """Distribute the bytes if some hosts do not become slower with more slices, because at least
-    half of the workers run there. Usually these hosts hold everything, in proportion to their
-    rates. If one of their links makes that slow, each of them holds as much as its links allow in
-    the shortest possible round, and the other hosts hold the rest."""
+    """Distribute the bytes if some hosts run so many workers (at least half of them) that more
+    slices do not make these hosts slower. Usually these hosts hold everything, in proportion to
+    their rates. If one of their links would then be too slow, each of them holds what its links can
+    carry in the shortest possible round, and the other hosts hold the rest."""
     weights = [
         1 / max(line.fixed_s, line.away_s, 1e-300) if is_free else 0.0
         for line, is_free in zip(lines, free, strict=True)
@@ -175,8 +175,8 @@ def _shortest_s(lines: Sequence[LoadLine], nbytes: float, possible_s: float) -> 
 
 
 def _between(ranges: Sequence[tuple[float, float]], nbytes: float) -> list[float]:
-    """Distribute as many of these bytes as the ranges allow. Every part lies at the same relative
-    position between the least and the most of its range."""
+    """Distribute as many of these bytes as the ranges allow. Every host's part lies at the same
+    relative position in its range."""
     least, most = sum(low for low, _ in ranges), sum(high for _, high in ranges)
     share = min(1.0, (nbytes - least) / (most - least)) if most > least else 0.0
     return [low + share * (high - low) for low, high in ranges]

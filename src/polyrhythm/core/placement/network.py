@@ -2,15 +2,14 @@
 
 A receiver reports bursts (`bursts.py`). A burst is a number of bytes that came from one process
 without a break, with the times of its beginning and end; Eq. 6 computes its rate. The lead puts the
-bursts of all receivers on one time axis and adds up the rates of bursts that overlap. *So two links
-that share a network card are added up only while both are busy.* The paper adds the average rates
-of all links of a host (Eq. 8). It therefore counts a card twice if two of its links are busy at
-different times.
+bursts of all receivers on one time axis and adds the rates of overlapping bursts. *So it adds two
+links of one network card only while both are busy.* The paper adds the average rates of all links
+of a host (Eq. 8), so it counts a card twice if two of its links are busy at different times.
 
 *A host that waits for slower hosts is faster than its traffic shows.* So the lead takes the rate of
 the busiest quarter of the bytes, and not the mean over the busy time. If a host sends less than
-before while all hosts that it talks to work at their limits, its average stays: those hosts are the
-limit. The throughput S_i of a host is the smaller of two rates: what it sends and what it receives.
+before while all of its peers work at their limits, its average stays, because the peers are the
+limit. The throughput S_i of a host is the smaller of its sending and its receiving rate.
 
 Each rate is a moving average. A new value within a quarter of the average moves the average by a
 third of the difference. A value further away moves it by half of the difference. A second such
@@ -29,8 +28,8 @@ import msgspec
 from polyrhythm.wire.messages.bursts import Burst, Received
 
 _EVERY_NS = 1_000_000_000
-"""The averages are updated at most this often. In a job with short rounds, the reports about the
-pushes and about the pulls of a round arrive in different rounds."""
+"""The shortest time between two updates of the averages. In a job with short rounds, the reports
+about the pushes and the pulls of a round arrive in different rounds."""
 _LATEST_NS = 60 * 10**9
 _BUSIEST = 0.25
 _NEAR = 1.25
@@ -39,8 +38,7 @@ _LEAST_RATE, _MOST_RATE = 1.0, 1e12
 """In bytes per second. A rate outside these limits is a wrong measurement: no link is that slow or
 fast."""
 _OLDEST_NS = 600 * 10**9
-"""A burst that ended longer ago than this, at the time of its report, does not show the
-present rate."""
+"""A burst that ended longer than this before its report does not show the present rate."""
 _OFFSETS = 16
 
 
@@ -84,10 +82,10 @@ class Network(msgspec.Struct, kw_only=True):
     _sent: dict[str, Average] = {}
     _received: dict[str, Average] = {}
     _fresh: list[Transfer] = []
-    """The transfers that the averages do not contain yet."""
+    """The transfers since the last update of the averages."""
     _offsets: dict[str, list[int]] = {}
-    """Per host: the last differences between the lead's clock when a report arrived and the host's
-    clock when the report was made. The smallest difference has the least delay in it."""
+    """Per host, the last differences between two clocks: the lead's when a report arrived, and the
+    host's when it made the report. The smallest difference contains the least delay."""
     _settled_ns: int = 0
     _heard: set[str] = set()
     """The workers that have sent a contribution since `_settled_ns`, the time of the last update of
@@ -144,8 +142,7 @@ class Network(msgspec.Struct, kw_only=True):
             self._host_of[process] = process
 
     def _unused(self, host: str) -> str:
-        """This name, if no other host has it. Otherwise the first free name that is made from
-        it."""
+        """This name, if no other host has it. Otherwise a free name that begins with it."""
         taken = set(self._names.values())
         names = (host, *(f"{host}-{number}" for number in range(2, len(taken) + 3)))
         return next(name for name in names if name not in taken)
@@ -218,9 +215,9 @@ class Network(msgspec.Struct, kw_only=True):
 
 def _at_their_limits(peers: Mapping[str, float], limits: Mapping[str, float]) -> bool:
     """Whether each of these peers has reached at least half of its highest rate. If so, the peers
-    were the limit, and their rates say nothing about the host that they exchanged bytes with: a
-    fast host that only fetches slices from a slow host is not slow. A peer that exchanges bytes
-    with many hosts gives each of them less than half of its highest rate."""
+    limit the traffic, and its rate says nothing about this host: a fast host that only fetches
+    slices from a slow host is not slow. A peer that exchanges bytes with many hosts gives each of
+    them less than half of its highest rate."""
     return all(limits.get(peer, math.inf) <= 2 * rate for peer, rate in peers.items())
 
 
@@ -241,8 +238,8 @@ def is_plausible(burst: Burst, at_ns: int) -> bool:
 
 
 def busiest_rate(transfers: Iterable[Transfer]) -> float:
-    """The mean rate of the busiest quarter of the transferred bytes. The busiest bytes are those
-    that were sent while the total rate of all transfers was highest."""
+    """The mean rate of the busiest quarter of the transferred bytes: those that were sent while the
+    total rate of all transfers was highest."""
     changes: dict[int, tuple[float, int]] = {}
     for item in transfers:
         rate = item.nbytes * 1e9 / (item.ended_ns - item.began_ns)

@@ -1,10 +1,10 @@
 """Decides whether the lead adopts a new assignment of slices to servers.
 
 *The lead adopts a new assignment if three conditions hold. Rounds become shorter by at least 3%
-plus the measurement error. The time saved in the remaining rounds is longer than moving the slices
-takes. Two measurements in a row agree on that.* Only the next 100 rounds count, because the network
-may change later. A rate that varies without a trend is averaged over many measurements, so that
-noise does not move slices.
+plus the measurement error. The remaining rounds save more time than moving the slices costs. Two
+consecutive measurements agree.* Only the next 100 rounds count, because the network may change
+later. A rate that varies without a trend is averaged over many measurements, so that noise does not
+move slices.
 """
 
 import math
@@ -18,8 +18,8 @@ from polyrhythm.wire.messages import JobSpec, ModelSpec, OptimizerSpec
 HORIZON_ROUNDS = 100
 LEAST_GAIN = 0.03
 NOISE = 0.15
-"""The relative error of one measurement. Two links that `tc` limits to the same rate differ by this
-much."""
+"""The relative error of one measurement: the measured rates of two links that `tc` limits to the
+same rate differ by this much."""
 CONFIRMATIONS = 2
 _FAR = 1.25
 """If a measurement differs from the mean by more than this factor, the rate has changed; a smaller
@@ -28,7 +28,7 @@ _MOST_AVERAGED = 20
 
 
 class SteadyRate(msgspec.Struct, gc=False):
-    """The mean of a rate since its last change."""
+    """The mean of a rate since the rate last changed."""
 
     value: float
     seen: float
@@ -68,8 +68,8 @@ class Prospect(msgspec.Struct, frozen=True):
         return 1 - self.then_s / self.now_s if self.now_s > 0 else 0.0
 
     def pays(self, rounds: int, measured: int) -> bool:
-        """Whether the new assignment is better if this many rounds follow. `measured`: each rate is
-        the mean of this many measurements."""
+        """Whether the new assignment is better if this many rounds follow. `measured`: how many
+        measurements each rate is the mean of."""
         saved_s = (self.now_s - self.then_s) * rounds
         least = LEAST_GAIN + NOISE / math.sqrt(max(1, measured))
         return self.gain >= least and saved_s > self.moving_s
@@ -102,13 +102,13 @@ def moving_nbytes(job: JobSpec, spec: ModelSpec, nbytes: int) -> float:
     if job.kind == "gradient" and job.updater != "addition":
         return nbytes * (1 + max(map(_states, spec.optimizers)))
     if job.kind == "statistics":
-        return nbytes * (1 + job.workers)  # a row for each worker
+        return nbytes * (1 + job.workers)  # servers copy a row for each worker
     return nbytes * (1 if job.outer == "off" else 2)
 
 
 def moving_s(fetched: Mapping[tuple[int, int], float], rates: Mapping[int, float]) -> float:
-    """How long copying keeps the busiest server occupied. `fetched` gives the bytes per source and
-    target, `rates` the bytes per second of each server."""
+    """How long the busiest server is occupied with copying. `fetched` gives the bytes per source
+    and target, `rates` the bytes per second of each server."""
     sent: dict[int, float] = {}
     received: dict[int, float] = {}
     for (source, target), nbytes in fetched.items():

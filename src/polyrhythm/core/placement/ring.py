@@ -5,9 +5,9 @@ The primary of a slice is the first server, clockwise from the slice's hash, tha
 than its bound. The bound is slices / servers, rounded down; if there is a remainder of r slices, r
 servers have a bound that is higher by one. So no server is idle while another is the primary of two
 slices. The replicas are the first k other servers clockwise. When a server leaves, only its slices
-move. A server that joins takes only as many slices as its bound allows. The caller gives the order
-in which slices choose their servers: the slice that came to a server last chooses last, so it is
-the one that a server over its bound gives up.
+move. A server that joins takes only as many slices as its bound allows. Slices choose their servers
+in the order that the caller gives. The slice that came to a server last chooses last, so a server
+over its bound gives up this slice.
 """
 
 import functools
@@ -54,7 +54,7 @@ class Ring:
     ) -> tuple[Route, ...]:
         """Choose a route for each slice. `current`: per slice, the servers that can be its primary
         without copying, the best one first. The slice goes to the first of them that is below its
-        bound, so that a change moves few slices. Slices choose in the order of `current`."""
+        bound, so a change moves few slices. Slices choose in the order of `current`."""
         bound, extras = divmod(slices, len(self.servers))
         load = dict.fromkeys(self.servers, 0)
         primaries: dict[int, int] = {}

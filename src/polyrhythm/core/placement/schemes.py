@@ -2,8 +2,8 @@
 copies of it.
 
 *A scheme only states the goal. The lead then moves the slices there one by one (`steps.py`), so a
-scheme need not consider what moves cost.* A scheme is a pure function: for the same servers, sizes,
-routes and forecast it returns the same goal.
+scheme need not consider the cost of moves.* A scheme is a pure function: for the same servers,
+sizes, routes and forecast it returns the same goal.
 
 `ring` gives all servers the same number of slices, `average` the same number of bytes. `elastic`
 and `aware` distribute the bytes so that a round takes equally long on all servers. They use
@@ -35,9 +35,9 @@ class Scheme(Protocol):
     ) -> tuple[Route, ...]:
         """Choose for each slice a primary, and `replicas` other servers (fewer if there are not
         enough servers). `sizes` are in bytes. `stays` lists, for each slice that is on servers
-        already, the servers that can be its primary without copying, the best one first; its slices
-        are in the order in which their servers got them. `lines` is the forecast, which may lack
-        servers."""
+        already, the servers that can be its primary without copying, the best server first; the
+        slices are in the order in which their servers got them. `lines` is the forecast, in which
+        servers may be missing."""
 
 
 class RingScheme:

@@ -182,8 +182,9 @@ def _with_probes(runs: list[_Run], probes: int) -> list[_Run]:
 
 
 def _width_of(tensor: TensorSpec, align: int, most: int) -> int:
-    """The width of the rows into which this tensor is cut; 0 if it is not cut between rows, because
-    its gradients contain all rows, or because a slice would need more than `most` elements."""
+    """The width of the rows into which this tensor is cut. 0: the tensor is not cut between rows,
+    because its gradients contain all rows, or because a slice would need more than `most`
+    elements."""
     if not tensor.rows or tensor.group == BUFFERS or not tensor.shape:
         return 0
     width = math.prod(tensor.shape[1:])
@@ -199,7 +200,7 @@ def _cut(
     total_nbytes = sum((run.end - run.first) * run.item for run in runs)
     share_nbytes = total_nbytes // max(1, servers)
     slices = _cut_at(runs, places, min(slice_nbytes, -(-share_nbytes // ALIGN) * ALIGN))
-    # a slice size that was rounded up to whole cache lines can give fewer slices than servers
+    # a slice size rounded up to whole cache lines can give fewer slices than servers
     if len(slices) < servers:
         slices = _cut_at(runs, places, min(slice_nbytes, share_nbytes))
     return slices

@@ -18,13 +18,15 @@ WINDOW_NBYTES = 16 * 2**20
 the next slices when it has caught up. So the first slices are promoted while others are still being
 copied, and copying takes a limited part of a primary's memory and time."""
 LEAST_NBYTES = 2 * 2**20
-"""A learner always fetches this much at a time: it costs next to nothing."""
+"""A learner always fetches at least this much at a time, because so little costs next to
+nothing."""
 SPREAD_S = 5.0
-"""Slices of servers that join or leave move within so many seconds, or in one round."""
+"""Slices of servers that join or leave move within this many seconds, or within one round if that
+is longer."""
 
 
 def orphaned(routes: Sequence[Route], gone: int) -> list[int]:
-    """The slices that would have no copy left without this server."""
+    """The slices whose only copy is on this server."""
     return [
         slice_
         for slice_, route in enumerate(routes)
@@ -69,9 +71,9 @@ def _without(route: Route, gone: int, heir: int, epoch: int) -> Route:
 
 
 def paced_nbytes(nbytes: int, round_s: float) -> int | None:
-    """How many of the `nbytes` that a learner copies from one primary it fetches in one round, so that
-    every round is a little slower instead of one round much slower. None: it fetches without regard to
-    rounds, because there are none (`round_s` is 0) or they are long."""
+    """The part of `nbytes`, the bytes that a learner copies from one primary, that it fetches in
+    one round. So every round becomes a little slower, instead of one round much slower. None: no
+    limit, because there are no rounds (`round_s` is 0) or they are long."""
     paced = max(LEAST_NBYTES, round(nbytes * round_s / SPREAD_S))
     return paced if round_s > 0 and paced < WINDOW_NBYTES else None
 
@@ -86,8 +88,8 @@ def add_learners(
 ) -> Routes:
     """The routes with learners for servers in `targets` that do not have the slice, and with no
     other learners. Servers that have the slice keep it. A server fetches slices of at most
-    `window_nbytes` from one primary at a time, but at least one slice; the others wait. If not
-    `begins`, no server begins to fetch a slice now."""
+    `window_nbytes` from one primary at a time, but at least one slice; the others wait. `begins`:
+    whether servers may begin to fetch slices now."""
     fetching: Counter[tuple[int, int]] = Counter()
     kept = []
     for now, target, nbytes in zip(routes, targets, sizes, strict=True):
@@ -140,8 +142,8 @@ def learned(routes: Sequence[Route], primary: int, learner: int) -> Routes:
 
 
 def promote(routes: Sequence[Route], targets: Sequence[Route], epoch: int) -> Routes:
-    """A slice gets its route in `targets` if every server in that route has the slice already;
-    otherwise it keeps its present route. A new primary has this role from `epoch` on."""
+    """Give a slice its route in `targets` if every server in that route has the slice already;
+    otherwise keep its present route. A new primary is the primary from `epoch` on."""
     return tuple(_promote(now, target, epoch) for now, target in zip(routes, targets, strict=True))
 
 
@@ -153,5 +155,5 @@ def _promote(now: Route, target: Route, epoch: int) -> Route:
 
 
 def begin(routes: Sequence[Route], epoch: int) -> Routes:
-    """The first routes of a job: every primary has this role since `epoch`."""
+    """The first routes of a job: every primary is one since `epoch`."""
     return tuple(Route(route.primary, route.replicas, (), epoch) for route in routes)

@@ -1,9 +1,9 @@
 """Remembers which contributions of each member have arrived, and which of them are acknowledged.
 
 *With rounds, a contribution is acknowledged when its round is folded. Without rounds, it is
-acknowledged when it is in the parameters of this server and of every replica. A server that was
-promoted acknowledges a contribution only if it is in every slice of which the server is the primary
-now, including slices that had another primary before.*
+acknowledged when it is in the parameters of this server and of every replica. A promoted server
+acknowledges a contribution only if all slices whose primary it is now contain it, including slices
+that had another primary before.*
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -26,7 +26,7 @@ class Acks:
         self._acknowledged: dict[int, int] = {}
 
     def enlist(self, members: tuple[MemberSpec, ...]) -> list[tuple[int, int]] | None:
-        """Set the members. Returns the members that are gone (worker, incarnation), or None if
+        """Set the members. Returns the members that have left (worker, incarnation), or None if
         nothing has changed."""
         if members == self._enlisted:
             return None
@@ -59,8 +59,8 @@ class Acks:
         self._arrived[worker] = (sequence, round_)
 
     def last_first(self, readers: Collection[int]) -> list[int]:
-        """The readers in the order of sending: the worker that arrived last comes first, because
-        the next round is likely to wait for it again."""
+        """The readers in the order of sending. The worker that arrived last comes first, because
+        the next round will probably wait for it again."""
         waiting = set(readers).intersection(self.members)
         arrived = [worker for worker in reversed(self._arrived) if worker in waiting]
         waiting.difference_update(arrived)
@@ -89,8 +89,7 @@ class Acks:
     # -- slices that move ----------------------------------------------------------------------
 
     def secured(self, rows: Iterable[Row]) -> tuple[Row, ...]:
-        """Without rounds: these rows, but with the last contribution of each worker that every
-        replica has too."""
+        """Without rounds: these rows, limited to contributions that every replica has too."""
         return tuple(
             Row(row.worker, row.incarnation, min(row.sequence, self.acknowledged(row.worker)))
             for row in rows
@@ -99,11 +98,11 @@ class Acks:
     def on_slices_changed(
         self, rows: Iterable[Row], *, had_none: bool
     ) -> list[tuple[int, int, int]]:
-        """Handle a change of the slices of which this server is the primary. `rows`: the
-        contributions that are in all of these slices; only they stay acknowledged. `had_none`: this
-        server was the primary of no slice before, so it had acknowledged nothing. Returns the
-        contributions (worker, incarnation, sequence) that are complete now, because they were
-        missing only in slices that have another primary now."""
+        """Handle a change of the slices whose primary this server is. `rows`: the contributions
+        that all of these slices contain; only they stay acknowledged. `had_none`: this server was
+        the primary of no slice before, so it had acknowledged nothing. Returns the contributions
+        (worker, incarnation, sequence) that the change completes: they were missing only in slices
+        that now have another primary."""
         last = {(row.worker, row.incarnation): row.sequence for row in rows}
         complete = []
         for worker, incarnation in self.members.items():
@@ -117,13 +116,13 @@ class Acks:
 
 
 class EarlyAcks:
-    """Keeps confirmations of other servers for a routing epoch that the slices of this server have
-    not reached yet.
+    """Keeps confirmations of other servers until the slices of this server have reached the routing
+    epoch that they name.
 
     *A confirmation covers all steps before it. So consecutive confirmations with the same server,
     epoch and type are kept as one, with the latest row of every worker. A correct server sends
-    confirmations for only a few epochs. If a server sends them for more epochs, its link is closed.
-    When the link of a server closes, its confirmations are forgotten.*
+    confirmations for only a few epochs; the link of a server with more is closed. When the link of
+    a server ends, its confirmations are forgotten.*
     """
 
     def __init__(self) -> None:

@@ -1,7 +1,6 @@
 """Decides which links a server keeps: links of peers that the lead has announced (`PeerAdmission`),
-and a limited number of links whose handshake is not complete (`Strangers`). Links over which
-nothing arrives are reported to the lead (`QuietLinks`).
-"""
+and a limited number of links before the end of their handshake (`Strangers`). Reports silent links
+to the lead (`QuietLinks`)."""
 
 from collections.abc import Iterable
 
@@ -31,12 +30,12 @@ class PeerAdmission:
     has announced.
 
     *The lead announces a server with its incarnation in `Place`, and a worker in `Introduced` when
-    it admits the worker. The announcement and the hello of the peer travel over different links, so
-    a peer that is not announced yet waits for up to five seconds before it is refused. These peers
-    are refused at once: a peer that the lead has replaced by a later incarnation; a server with a
-    lower number, because this server itself dials the servers with lower numbers; and a worker
-    without a number or an incarnation, because the lead gives both to every worker. Nothing that a
-    peer sends is read before its link is bound.*
+    it admits the worker. The announcement and the peer's hello travel over different links, so a
+    peer without announcement may wait for up to five seconds.* Three kinds of peers are refused at
+    once: a peer that the lead has replaced by a later incarnation; a server with a lower number,
+    because this server connects to lower numbers itself; and a worker without a number or an
+    incarnation, because the lead gives both to every worker. *Nothing that a peer sends is read
+    before its link is bound.*
     """
 
     def __init__(self, server: int, workers: int = 0) -> None:
@@ -51,7 +50,7 @@ class PeerAdmission:
         """By link, the servers that wait to be announced."""
         self._calling_workers: dict[str, _Call] = {}
         self.wake_ns: int | None = None
-        """When the first waiting peer is refused. This is a plain attribute, because the timer
+        """When the first waiting peer must be refused. This is a plain attribute, because the timer
         thread reads it while another thread handles an event."""
 
     @property
@@ -156,7 +155,7 @@ class PeerAdmission:
     def _settle(
         self, link: str, peer: str, incarnation: int, known: dict[str, int]
     ) -> list[Effect] | None:
-        """Bind or refuse the link. Returns None if the peer may wait, because the lead may still
+        """Bind or refuse the link. Returns None if the peer must wait, because the lead may still
         announce it."""
         named = known.get(peer, 0)
         if incarnation == named and named > 0:
@@ -179,15 +178,14 @@ PATIENCE_NS = 10 * 10**9
 
 
 class Strangers:
-    """The links whose handshake is not complete, oldest first within each kind. The caller gives
-    each link a number.
+    """The links whose handshake is not complete, in two kinds: silent (no hello yet) and unproven
+    (a hello but no proof yet). The oldest of each kind come first. The caller numbers the links.
 
-    *At most 64 links may be silent (no hello yet), and at most 64 unproven (a hello but no proof
-    yet). When one more comes, the oldest link of that kind is closed. When file descriptors are
-    scarce, the oldest silent link is closed before the next connection is accepted, or the oldest
-    unproven one if no link is silent; so some descriptors stay free for members. A peer has ten
-    seconds for the whole handshake.* A flood of silent connections therefore never closes the link
-    of a peer that has sent a hello.
+    *There are at most 64 links of each kind; one more closes the oldest of its kind. When file
+    descriptors are scarce, the oldest silent link is closed before the next connection is accepted,
+    or the oldest unproven one if none is silent, so some descriptors stay free for members. A peer
+    has ten seconds for the whole handshake.* A flood of silent connections therefore never closes
+    the link of a peer that has sent a hello.
     """
 
     def __init__(self, most: int = MOST) -> None:
@@ -200,7 +198,7 @@ class Strangers:
         return len(self._silent) + len(self._unproven)
 
     def make_room(self) -> list[int]:
-        """The links to close because file descriptors are scarce and a connection waits to be
+        """The links to close when file descriptors are scarce and a connection waits to be
         accepted."""
         kind = self._silent or self._unproven
         return [self._oldest(kind)] if kind else []
@@ -244,8 +242,8 @@ class Strangers:
 
 
 _LOOKS_MISSED = 3
-"""If the server has not looked at its links for this many heartbeat intervals, it was paused, and
-silence counts from the present look."""
+"""If the server has not checked its links for this many heartbeat intervals, it was paused. Then
+silence counts only from the present check."""
 
 Peer = tuple[str, int]
 """The name of a peer, and the incarnation to which the link belongs."""
@@ -255,25 +253,24 @@ class QuietLinks:
     """Links over which nothing comes although they have not ended.
 
     *A process sends a heartbeat over each of its TCP links to servers once per heartbeat interval,
-    unless it has other bytes to send. So a link over which nothing comes for longer is silent
-    (`liveness` has the limit). The server then reports the peer to the lead, once per heartbeat,
-    until something comes. A link that carries a large tensor slowly is not silent: every byte
-    counts, and not only complete frames.*
+    unless it has other bytes to send. So a link without a byte for longer is silent (`liveness` has
+    the limit). The server then reports the peer to the lead, once per heartbeat, until a byte
+    comes. A link that carries a large tensor slowly is not silent, because every byte counts.*
 
     A server cannot know whether the link or the peer is at fault. The lead decides that
-    (`core/lead/servers/broken_links.py`), because both report to it.
+    (`core/lead/servers/broken_links.py`), because both ends report to it.
     """
 
     def __init__(self, heartbeat_s: float) -> None:
         self._limit_ns = round(silent_link_s(heartbeat_s) * 1e9)
         self._pause_ns = round(_LOOKS_MISSED * heartbeat_s * 1e9)
         self._since_ns: dict[Peer, int] = {}
-        """Per peer over whose link nothing came at the last look: when that was first seen."""
+        """Per peer that was quiet at the last check: when that was first noticed."""
         self._looked_ns = 0
 
     def look(self, quiet: tuple[Peer, ...], now_ns: int) -> None:
-        """Take the peers over whose links nothing has come since the last look. Something has come
-        over all other links."""
+        """Record the peers that have sent nothing since the last check. All other peers have sent
+        something."""
         paused = now_ns - self._looked_ns > self._pause_ns
         before = {} if paused else self._since_ns
         self._since_ns = {peer: before.get(peer, now_ns) for peer in quiet}

@@ -1,4 +1,5 @@
-"""What a server does when routes change: it takes over slices, gives up slices, and fetches copies.
+"""What a server does when routes change: it becomes the primary of slices, gives up slices, and
+fetches copies.
 
 *In a new routing epoch a server may become the primary of more or of fewer slices. It keeps the
 contents of its slices, reports to the lead which contributions they contain, and fetches the slices
@@ -38,20 +39,19 @@ class Failover:
         self.partners = Links()
         """Links to the servers that slices are copied to or from."""
         self.unseeded: set[int] = set()
-        """The slices whose initial contents are missing."""
+        """The slices that lack their initial contents."""
         self._seeding = 0
-        """The routing epoch in which this server was told to allocate slices and wait for their
-        initial contents; 0 if this server has reported that it has these contents."""
+        """The routing epoch whose order to allocate slices this server still has to answer. It
+        answers when the slices have their initial contents. 0 if there is no such order."""
         self._built = False
         self._has_none = False
         """Whether this server has joined the job and holds no slice yet."""
         self._fetches: dict[int, m.Fetch] = {}
-        """Per server, its request for states of slices, while this server cannot answer the request
-        yet."""
+        """Per server, its request for states of slices that this server cannot answer yet."""
         self._early = EarlyAcks()
         self._held_back: list[Step] = []
-        """Steps that all replicas have confirmed. They are acknowledged to the workers as soon as no
-        slice moves any more."""
+        """Steps that all replicas have confirmed while slices move. The server acknowledges them to
+        the workers once no slice moves."""
         mode.finished = self.place_if_ready
 
     # -- routes --------------------------------------------------------------------------------
@@ -62,7 +62,7 @@ class Failover:
         assert place is not None
         holders = [set(r.holders) for r in place.routes if state.server in r.holders]
         self._note_slices(len(holders), len(place.routes))
-        # The link to the lead's server exists already.
+        # a link to the lead's server exists already
         partners = set().union(*holders) - {state.server, state.seat.server}
         specs = [spec for spec in place.servers if spec.server in partners]
         self.partners.want(specs)
@@ -81,7 +81,8 @@ class Failover:
         self.place_if_ready()
 
     def _note_slices(self, held: int, slices: int) -> None:
-        """Report that this server has joined and holds no slice, and later that it gets some."""
+        """Report that this server has joined and holds no slice, and later that it has got
+        slices."""
         if not self._built and not held:
             self._report(NO_SLICE, held, slices)
         elif self._has_none and held:
@@ -89,12 +90,12 @@ class Failover:
 
     def _report(self, what: str, held: int, slices: int) -> None:
         self._has_none = not held
-        if self._state.seat.server != self._state.server:  # the lead has the journal
+        if self._state.seat.server != self._state.server:  # the journal is on the lead's side
             self._state.out.append(Note(what, {"held": held, "of": slices}))
 
     def _enlist(self) -> None:
-        """Set the members that came with `Place`. A server that is the primary of no slice learns the
-        members only from `Place`, because it gets no `Fold`."""
+        """Set the members that came with `Place`. A server that is the primary of no slice gets no
+        `Fold`, so it learns the members only from `Place`."""
         epoch = self._state.epoch
         if epoch.introduced is not None:
             self._state.enlist(epoch.introduced)
@@ -117,8 +118,8 @@ class Failover:
         return {i: route for i, route in enumerate(place.routes) if route.primary == server}
 
     def on_rerouted(self, event: ev.Rerouted, now_ns: int) -> None:
-        """Adapt leases, acknowledgements and replication to the slices that the new routes give
-        this server, which holds them now."""
+        """Adapt leases, acknowledgements and replication to the slices that this server now has
+        under the new routes."""
         state = self._state
         places = state.epoch.hold(event)
         if places is None:
@@ -140,8 +141,8 @@ class Failover:
             # acknowledges the steps that are in all of its present slices.
             settled = []
             state.epoch.since = place.routing
-            # forget the lead's order for the fold under way: the lead repeats the order for slices
-            # that are not folded
+            # forget the order for the fold under way: the lead repeats it for slices that are not
+            # folded
             state.folding = None
             state.leases.move(event.version)
             if event.version > 0:
@@ -158,9 +159,9 @@ class Failover:
         self.place_if_ready()
 
     def place_if_ready(self) -> None:
-        """Tell the lead that this server applies the routes, once three conditions hold: it holds the
-        slices that the routes give it, every partner is linked, and with rounds the last fold is on
-        every replica."""
+        """Tell the lead that this server applies the routes. Three conditions must hold: it has the
+        slices that the routes give it, it has a link to every partner, and with rounds the last
+        fold is on every replica."""
         state, epoch = self._state, self._state.epoch
         place, rerouted = epoch.place, epoch.rerouted
         if place is None or rerouted is None or not self.partners.complete:
@@ -188,8 +189,8 @@ class Failover:
         self._report_seeded()
 
     def _report_seeded(self) -> None:
-        """Tell the lead that all slices have their initial contents, but not before `Placed` was
-        sent: slices that are read from a checkpoint may be ready before every partner is linked."""
+        """Tell the lead that all slices have their initial contents. Wait until `Placed` was sent:
+        slices from a checkpoint may be ready before all links to partners are open."""
         if self._seeding and not self.unseeded and self._seeding == self._state.epoch.routing:
             self._seeding = 0
             self._state.tell_lead(m.Seeded(**self._state.identity()))
@@ -219,8 +220,7 @@ class Failover:
             self._fetches[message.server] = message
             return
         self._fetches.pop(message.server, None)
-        # the request may name more slices than the peer copies now; the peer ignores the other
-        # slices
+        # the request may name more slices than the peer copies now; the peer ignores the others
         if state.replication.copies(message.server):
             state.out.append(SendState(message.server, message.held, message.routing))
 
@@ -240,8 +240,8 @@ class Failover:
         caught_up = state.replication.caught_up(peer)
         settled = state.replication.confirm(peer, message.rows, adopted=adopted)
         if state.replication.caught_up(peer) and not caught_up:
-            # The report names the epoch that the slices follow, even if the lead does not know yet
-            # that this server applies it.
+            # The report names the epoch that the slices follow. The lead may not know yet that this
+            # server applies it.
             held = state.epoch.held
             state.tell_lead(m.CaughtUp(**state.identity() | {"routing": held}, peer=peer))
         self._settle(settled, now_ns)
@@ -249,7 +249,7 @@ class Failover:
 
     def _settle(self, steps: Sequence[Step], now_ns: int) -> None:
         """Let the mode acknowledge these steps, which all replicas have made. While slices move,
-        keep the steps for later."""
+        keep them for later."""
         if self._state.epoch.changing:
             self._held_back += steps
             return

@@ -1,4 +1,4 @@
-"""Leases: which slot holds which version, and which readers are still reading it.
+"""Leases: which slot holds which version, and which readers still read it.
 
 *A lease of a version begins with the pull. It ends when the reader has copied the version, or when
 its link closes. A fold writes into the current slot if that has no lease, otherwise into a spare
@@ -24,8 +24,8 @@ Key = TypeVar("Key", bound=Hashable)
 class Versions:
     """The slots of a job with rounds, in which all slices are folded together.
 
-    `rotating`: the updater is plain addition, which builds the next version in another slot than
-    the current one. That slot is then chosen when a round opens, and not when it closes.
+    `rotating`: the updater is plain addition, which builds the next version in a slot other than
+    the current one. That slot is then chosen when a round opens instead of when it closes.
     """
 
     def __init__(self, rotating: bool = False) -> None:
@@ -36,13 +36,13 @@ class Versions:
         self._leases: dict[int, tuple[int, int]] = {}
         """Per reader, the version that it was sent and the slot that holds it."""
         self._earlier: dict[tuple[int, int], list[int]] = {}
-        """Earlier leases of readers that were later sent another version, or other slices. Per reader
-        and version: the slots, oldest first."""
+        """Earlier leases of readers that were later sent another version, or other slices. Per
+        reader and version: the slots, oldest first."""
         self._readers: Counter[int] = Counter()
         """Per slot, the number of leases."""
         self._made = {self.slot, self._fill}
         self._read_by_replicas: set[int] = set()
-        """The slots that were current when slices moved. They are kept, because replicas may still
+        """The slots that were current when slices moved. They are kept because replicas may still
         read them."""
 
     @property
@@ -80,14 +80,14 @@ class Versions:
     def on_folded(self, version: int, slot: int, fill: int) -> None:
         self.version, self.slot, self._fill = version, slot, fill
         self._made |= {slot, fill}
-        # No replica reads an older slot, because every replica confirms this fold before the next
-        # one begins.
+        # no replica reads an older slot: every replica confirms this fold before the next one
+        # begins
         self._read_by_replicas.clear()
 
     def move(self, version: int) -> None:
-        """Follow a change of the slices of which this server is the primary; all of them have
-        `version`. Earlier leases stay until their readers end them. Every reader may be sent this
-        version again."""
+        """Handle a change of the slices whose primary this server is; all of them have `version`.
+        Earlier leases stay until their readers end them. Every reader may be sent this version
+        again."""
         for reader, (leased, slot) in self._leases.items():
             self._earlier.setdefault((reader, leased), []).append(slot)
         self._leases.clear()
@@ -96,8 +96,8 @@ class Versions:
 
     def lease(self, reader: int) -> bool:
         """Lease the current version to `reader`. Returns False if the reader was sent this version
-        before. *Leases of earlier versions stay: these versions may still be on their way to the
-        reader, even if it has asked for another one.*"""
+        before. *Leases of earlier versions stay: the reader may still receive them, even if it has
+        asked for another version.*"""
         before = self._leases.get(reader)
         if before is not None:
             if before[0] == self.version:
@@ -112,10 +112,9 @@ class Versions:
         return {(reader, version) for reader, (version, _) in self._leases.items()}
 
     def release(self, reader: int, version: int) -> bool:
-        """End the leases of a reader that has copied `version`, and so has copied or dropped all
-        versions that it was sent before. Returns True if a slot has no other lease. A version that
-        was sent both before and after slices moved has two leases, which are released one after the
-        other."""
+        """End the leases of a reader that has copied `version`: it has also copied or dropped all
+        versions before. Returns True if a slot has no other lease. A version that was sent both
+        before and after slices moved has two leases; each call releases one."""
         freed = bool(self._earlier) and self._end_before(reader, version)
         if self._earlier and (slots := self._earlier.get((reader, version))) is not None:
             slot = slots.pop(0)
@@ -138,7 +137,7 @@ class Versions:
         return freed
 
     def on_contributed(self, reader: int, version: int, *, here: bool = True) -> None:
-        """End the leases of earlier versions: the reader has contributed what it computed from
+        """End the leases of earlier versions. The reader has contributed what it computed from
         `version`, and drops earlier versions if they still arrive. `here`: the reader has copied
         `version` from this server, so the lease of `version` ends too."""
         if self._earlier:
@@ -162,7 +161,7 @@ class Versions:
     def check(self) -> None:
         if self._rotating and self.leased(self._fill):
             raise InvariantBroken(f"slot {self._fill} is being filled while a reader leases it")
-        # a dict, because a `Counter` would take several times as long to build
+        # a `Counter` would take several times as long to build as a dict
         leased: dict[int, int] = {}
         for version, slot in self._leases.values():
             if version > self.version:
@@ -196,15 +195,15 @@ class SliceVersions:
         return self._slots[slice_]
 
     def hold(self, slices: Sequence[int], nbytes: int) -> int:
-        """Set the slices of which this server is the primary. Slices that stay keep their slots;
-        new slices begin in the slot that is returned."""
+        """Set the slices whose primary this server is. Slices that stay keep their slots. New
+        slices begin in the returned slot."""
         first = min(self._made)
         self._slots = {slice_: self._slots.get(slice_, first) for slice_ in slices}
         self._idle = _idle_slots(nbytes)
         return first
 
     def target(self, slice_: int) -> int:
-        """The slot to fold the slice into: its current slot if that is not leased, otherwise a spare
+        """The slot to fold the slice into: its current slot if that is not leased, else a spare
         slot."""
         slot = self._slots[slice_]
         if not self._readers[slice_, slot]:
@@ -220,16 +219,16 @@ class SliceVersions:
 
     def lease(self, reader: int, ticket: int) -> tuple[int, ...]:
         """Lease the current slot of every slice to `reader` until `release`. Returns the slots.
-        Leases of earlier answers, which the reader may still be copying, stay."""
+        Leases of earlier answers stay, because the reader may still copy them."""
         held = tuple(self._slots.items())
         self._leases.setdefault(reader, {}).setdefault(ticket, []).append(held)
         self._readers.update(held)
         return tuple(self._slots.values())
 
     def release(self, reader: int, ticket: int | None) -> None:
-        """End the leases of a reader that has copied the answer with `ticket` and needs no earlier
-        one. A ticket that was answered twice, because slices moved, has two leases, which are
-        released one after the other. None: the reader is gone."""
+        """End the leases of a reader that has copied the answer with `ticket`, and needs no earlier
+        one. If slices moved, a ticket may have been answered twice. It then has two leases, and
+        each call releases one. None: the reader is gone."""
         leases = self._leases.get(reader)
         if leases is None:
             return
@@ -251,8 +250,8 @@ class SliceVersions:
         return {*self._slots.values(), *(slot for _, slot in self._readers)}
 
     def surplus(self) -> tuple[int, ...]:
-        """Slots to free. One spare slot is kept for the next slow reader. Several are kept if they
-        are small, because allocating a slot and sharing it with every reader costs more than its
+        """Slots to free. One spare slot is kept for the next slow reader. If slots are small,
+        several are kept: to allocate a slot and share it with every reader costs more than its
         memory."""
         if len(self._made) <= self._idle + 1:
             return ()
@@ -272,15 +271,16 @@ class SliceVersions:
 
 
 class Leases:
-    """Which readers a server has sent a version to, and which pulls it has not answered yet.
+    """Records which version a server has sent to which reader, and which pulls it has not answered
+    yet.
 
-    *Usually a reader's next contribution or `Pulled` ends its lease. A reader that was sent a
-    version because it asked, or after slices moved, must name that version to this server: its
+    *Usually a reader's next contribution or `Pulled` ends its lease. A reader that requested a
+    version, or was sent one after slices moved, must name that version to this server: its
     contribution or `Pulled` may refer to a version that another primary sent.*
 
-    `rotating`: see `Versions`. `replicas`: the job has replicas. Without replicas, no reader can have
-    copied a version from another primary, or ask for it a second time, until the routes change for the
-    first time.
+    `rotating`: see `Versions`. `replicas`: the job has replicas. Without replicas, until routes
+    change for the first time, no reader can have copied a version from another primary, or request
+    it twice.
     """
 
     def __init__(self, *, rotating: bool, replicas: bool) -> None:
@@ -292,32 +292,32 @@ class Leases:
         self._moved = False
         """Whether slices have moved since the last fold."""
         self._apart: set[int] = set()
-        """The readers that were sent a version because they asked, or after slices moved."""
+        """The readers that requested a version, or were sent one after slices moved."""
 
     def ask(self, pull: Pull) -> None:
-        """Queue a pull. A pull can overtake an earlier request that came with a contribution, so the
-        request for the later round is kept."""
+        """Queue a pull. A pull can overtake an earlier request that came with a contribution, so
+        keep the request for the later round."""
         before = self.pulls.get(pull.worker)
         if before is None or before.round < pull.round:
             self.pulls[pull.worker] = pull
 
     def on_rerouted(self) -> None:
-        """Note that the routes change, so that readers may ask again for versions that are on their
-        way to them, even if this server keeps all of its slices."""
+        """Note that the routes change. Then readers may request versions again that are already
+        being sent to them, even if this server keeps all of its slices."""
         if not self._rerouted:
             self._rerouted = True
             self._apart.update(reader for reader, _ in self.versions.leases())
 
     def move(self, version: int) -> None:
-        """Follow a change of the slices of which this server is the primary; all of them have
+        """Handle a change of the slices whose primary this server is; all of them have
         `version`."""
         self._moved = True
         self.versions.move(version)
 
     def lease(self, reader: int, asked: bool = False) -> bool:
         """Lease the current version to `reader`. Returns False if this version was sent to the
-        reader already. The version must not be sent twice, because the reader could still read the
-        second answer when the lease has ended."""
+        reader already. It must not be sent twice: the reader could still read the second answer
+        after the end of the lease."""
         if self.pulls:
             self.pulls.pop(reader, None)
         if not self.versions.lease(reader):
@@ -327,18 +327,19 @@ class Leases:
         return True
 
     def on_published(self) -> None:
-        """Note that the version of a fold was sent to all readers that wait for it."""
+        """Note that a fold has made a new version and that all waiting readers have been sent
+        it."""
         self._moved = False
 
     def names_this_server(self, reader: int) -> bool:
-        """Whether a `Pulled` of this reader certainly refers to a version that this server sent."""
+        """Whether a `Pulled` of this reader certainly means a version that this server sent."""
         return reader not in self._apart
 
     def on_contributed(self, reader: int, version: int) -> None:
         """End the lease of the version from which a reader has computed its contribution: it has
-        copied that version. *A worker that leaves contributes while a later version may still be on
-        its way to it: the lease of that version stays. A reader that asked may have copied
-        `version` from another primary, so only its leases of earlier versions end.*"""
+        copied that version. *The lease of a later version stays: a worker that leaves may
+        contribute before it receives that version. If the reader requested the version, it may have
+        copied it from another primary. Then only its leases of earlier versions end.*"""
         self.versions.on_contributed(reader, version, here=reader not in self._apart)
 
     def release(self, reader: int, version: int) -> bool:

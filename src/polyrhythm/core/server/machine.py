@@ -44,16 +44,16 @@ class ServerMachine:
         self._admission = PeerAdmission(server, job.workers)
         self._quiet = QuietLinks(job.heartbeat_s)
         self._collects: list[m.Collect] = []
-        """Requests of the lead for parameters that this server cannot answer yet."""
+        """The lead's requests for parameters that this server cannot answer yet."""
         self._ended = False
         self._waiting_cut: m.Cut | None = None
         """A cut of a version whose state no worker has shared yet."""
         self._waiting_fold: m.Fold | None = None
-        """A fold that was ordered while the slices of a cut are being copied."""
+        """A fold that was ordered while the server copies the slices of a cut."""
         self._heartbeat = Heartbeat()
         self._lead = LeadWatch()
-        """Watches the heartbeats of the lead. A server in the lead's own process does not use it,
-        because the two live and stop together."""
+        """Watches the heartbeats of the lead. A server in the lead's own process does not need it:
+        the two live and stop together."""
 
     # -- the machine ---------------------------------------------------------------------------
 
@@ -147,8 +147,8 @@ class ServerMachine:
         self._quiet.look(event.peers, now_ns)
 
     def _report_silent_links(self, now_ns: int) -> None:
-        """Tell the lead which peers do not answer over their links to this server. A server is
-        reported only if slices are copied to or from it."""
+        """Report to the lead the peers whose links to this server are silent. A server is reported
+        only if slices are copied to or from it."""
         for (peer, incarnation), silent_s in self._quiet.silent(now_ns):
             server = server_number(peer)
             if server is None or self._failover.partners.wants(server, incarnation):
@@ -215,8 +215,8 @@ class ServerMachine:
         self._failover.confirm(message, now_ns, adopted=True)
 
     def _on_drain_asked(self, event: ev.DrainAsked, now_ns: int) -> None:
-        """Ask the lead to drain this server, which wants to leave. The lead's answer is `Stop` or
-        `Stays`."""
+        """Ask the lead to drain this server, because it wants to leave. The lead answers with
+        `Stop` or `Stays`."""
         self.state.tell_lead(m.Drain(**self.state.identity()))
 
     def _on_stays(self, message: m.Stays, now_ns: int) -> None:
@@ -229,8 +229,8 @@ class ServerMachine:
             self.mode.on_contributed(event)
 
     def _on_repeated(self, event: ev.Repeated, now_ns: int) -> None:
-        """Repeat the acknowledgement of a contribution that the worker has sent again because it
-        saw none, if this server has sent one."""
+        """Repeat the acknowledgement of a contribution, if this server has sent one. The worker has
+        sent the contribution again because it received none."""
         state = self.state
         if not state.is_member(event.worker, event.incarnation):
             return
@@ -269,8 +269,8 @@ class ServerMachine:
     # -- the model -----------------------------------------------------------------------------
 
     def _on_collect(self, message: m.Collect, now_ns: int) -> None:
-        """Send the parameters of slices to the lead's process. The parameters are sent after a fold
-        or a change of routes that is under way. If copies are requested, these are sent at once."""
+        """Send the parameters of slices to the lead's process, after a fold or a change of routes
+        that is under way. If the lead asks for copies, send them at once."""
         if message.copied:
             send = SendParameters(message.number, message.slices, copied=True)
             self.state.out.append(send)
@@ -290,7 +290,7 @@ class ServerMachine:
         self.mode.freeze()
         for collect in self._collects:
             slices = tuple(s for s in collect.slices if s in state.mine)
-            if slices:  # slices that have moved are requested from their new primary
+            if slices:  # the lead requests slices that have moved from their new primary
                 state.out.append(SendParameters(collect.number, slices))
         self._collects.clear()
 
@@ -314,9 +314,9 @@ class ServerMachine:
             return
         state.cutting = 0
         state.tell_lead(m.CutTaken(**state.identity(), number=event.number, torn=event.torn))
-        # A waiting fold comes before waiting routes. With rounds, the lead ordered it before it sent
-        # the routes, and it contains contributions to the present slices. The members that the fold
-        # names are as new as those that came with the routes.
+        # A waiting fold comes before waiting routes. With rounds, the lead ordered the fold before
+        # it sent the routes, and the fold contains contributions to the present slices. Its members
+        # are as new as those in the routes.
         fold, self._waiting_fold = self._waiting_fold, None
         if fold is not None:
             self._on_fold(fold, now_ns)
@@ -336,8 +336,8 @@ class ServerMachine:
     # -- parameters and state that only workers have -------------------------------------------
 
     def _on_state_held(self, event: ev.StateHeld, now_ns: int) -> None:
-        """Tell the lead that a worker has shared the state of the present version, and do what waited
-        for it."""
+        """Tell the lead that a worker has shared the state of the present version, and perform what
+        waited for that."""
         state = self.state
         stale = event.round != state.versions.version or event.routing < state.epoch.since
         if stale or state.folding is not None:
@@ -379,7 +379,7 @@ class ServerMachine:
             self._failover.on_link_closed(server, event)
         worker = worker_number(event.peer)
         if worker is None or 0 < event.incarnation < self.state.acks.members.get(worker, 0):
-            return  # the link of a server has closed, or that of an earlier incarnation of a worker
+            return  # the link of a server has ended, or that of an earlier incarnation of a worker
         self._forget_reader(worker)
 
     def _on_dismissed(self, message: m.Dismissed, now_ns: int) -> None:

@@ -1,10 +1,10 @@
-"""The two modes of a server: with rounds, and with folding on arrival. The job's policy chooses one
-for the whole job.
+"""The two modes of a server: with rounds, and on arrival. The job's policy chooses one for the
+whole job.
 
 *With rounds, a server adds slices to aggregates, reports `Arrived`, and folds when the lead sends
-`Fold`. A late contribution goes into the next aggregate. With folding on arrival, each slice is
-folded as it arrives, and a `Fold` of the lead only names the members.* A mode decides when a
-contribution is acknowledged, which version a reader gets, and when the reader's lease ends.
+`Fold`. A late contribution goes into the next aggregate. On arrival, each slice is folded when it
+arrives, and a `Fold` of the lead only names the members.* A mode decides when a contribution is
+acknowledged, which version a reader gets, and when the reader's lease ends.
 """
 
 from collections.abc import Callable, Iterable
@@ -25,11 +25,11 @@ class ServerMode(Protocol):
     """Called when a fold is finished."""
 
     def on_contributed(self, event: ev.Contributed) -> None:
-        """Handle a contribution of which all slices have been added."""
+        """Handle a contribution whose slices have all been added."""
 
     def fold(self, message: m.Fold, now_ns: int) -> None:
-        """Fold as the lead orders. The order names members and readers; the members are set before
-        this call."""
+        """Fold as the lead orders. The order names members and readers; the caller has already set
+        the members."""
 
     def is_folded(self, message: m.Fold) -> bool:
         """Whether the former primary of these slices has folded the round already."""
@@ -38,15 +38,15 @@ class ServerMode(Protocol):
         """Note that this server has folded the slices of the round."""
 
     def on_settled(self, step: Step, now_ns: int) -> None:
-        """Acknowledge the contributions in this step, which every replica has made."""
+        """Acknowledge the contributions in this step. Every replica has made it."""
 
     def take_over(self, event: ev.Rerouted, *, had_none: bool) -> None:
-        """Follow a change of the slices of which this server is the primary. `had_none`: before, this
-        server was the primary of no slice."""
+        """Handle a change of the slices whose primary this server is. `had_none`: this server was
+        the primary of no slice before."""
 
     def contained(self) -> dict[int, int] | None:
-        """Per worker, the last contribution that is in the present version; None if the version
-        contains all contributions that have arrived in its rounds."""
+        """Per worker, the last contribution in the present version; None if the version contains
+        all contributions that have arrived in its rounds."""
 
     def may_be_placed(self) -> bool:
         """Whether this server can report to the lead that it applies the routes."""
@@ -64,17 +64,17 @@ class ServerMode(Protocol):
         """End the lease of a reader that has copied this version."""
 
     def on_sent(self, workers: Iterable[int], round_: int) -> None:
-        """End the leases of readers to which this version was sent whole."""
+        """End the leases of readers that have been sent this whole version."""
 
     def forget(self, worker: int) -> None:
         """End the leases of a reader whose link has closed."""
 
     def free(self) -> None:
-        """Free slots that are not needed, unless a fold or a change of routes may be writing to
+        """Free slots that are not needed, unless a fold or a change of routes may still write to
         them."""
 
     def freeze(self) -> None:
-        """Change the parameters only if the lead orders a fold, from now on."""
+        """From now on, change the parameters only if the lead orders a fold."""
 
 
 def choose_mode(server: int, job: m.JobSpec) -> tuple[ServerState, ServerMode]:
@@ -208,8 +208,8 @@ class RoundsMode(_Mode):
         return tuple(rows)
 
     def can_answer(self, pull: m.Pull) -> bool:
-        """Whether this server has the version and no fold is writing. A pull that is `whole` waits
-        until a worker has shared the state of the version."""
+        """Whether this server has the version and no fold writes to it. A pull that is `whole`
+        waits until a worker has shared the state of the version."""
         state = self._state
         if pull.whole and not state.has_state:
             return False
@@ -233,13 +233,13 @@ class RoundsMode(_Mode):
         self.free()
 
     def freeze(self) -> None:
-        """Do nothing: only a fold changes parameters."""
+        """Does nothing: only a fold changes parameters."""
 
 
 class RowsMode(RoundsMode):
-    """Rounds of kind statistics: a fold contains the contributions that the lead names, and no
-    others that have arrived. *A contribution is acknowledged when a fold has named it and every
-    slice of this server has made that fold.*"""
+    """Rounds of kind statistics: a fold contains exactly the contributions that the lead names. *A
+    contribution is acknowledged when a fold has named it and every slice of this server has made
+    that fold.*"""
 
     def __init__(self, state: ServerState) -> None:
         super().__init__(state)
@@ -265,7 +265,7 @@ class RowsMode(RoundsMode):
 
     def take_over(self, event: ev.Rerouted, *, had_none: bool) -> None:
         if event.version < self._round:
-            # this server has taken over a slice that has not made the fold of `_round`
+            # this server has become the primary of a slice that lacks the fold of `_round`
             self._rows = {}
         super().take_over(event, had_none=had_none)
 

@@ -20,7 +20,7 @@ def fold_step(round_: int) -> Step:
 
 
 class Replication:
-    """The steps that this primary has made and that its replicas have not all confirmed.
+    """The steps that this primary has made and that some replica has not confirmed.
 
     *A primary acknowledges a step only after every replica in its routing epoch has confirmed it.
     Only the lead can remove a replica from that set, with a new epoch.* A step is a fold or,
@@ -30,8 +30,8 @@ class Replication:
     *When a learner has the state that it fetched, the primary begins to wait for its confirmations.
     Once the learner also has the steps that were made before that moment, it has everything that
     can have been acknowledged.* A peer may be a replica of some slices and a learner of others.
-    Until it has the state of the others, its confirmations cover only the slices of which it is a
-    replica.
+    Until it has the state of the others, its confirmations cover only the slices whose replica it
+    is.
     """
 
     def __init__(self) -> None:
@@ -49,8 +49,8 @@ class Replication:
         self._owed: dict[Step, set[int]] = {}
         """Per step, in the order of the steps: the peers that must still confirm it."""
         self._followed: dict[int, set[Step]] = {}
-        """Per learner, the steps that it has not confirmed, of those that were made before the
-        primary began to wait for it."""
+        """Per learner, the steps that it has not confirmed and that were made before the primary
+        began to wait for it."""
 
     @property
     def pending(self) -> bool:
@@ -58,12 +58,12 @@ class Replication:
 
     @property
     def late_peers(self) -> list[int]:
-        """The servers that have not confirmed the oldest step that is still unconfirmed."""
+        """The servers that have not confirmed the oldest unconfirmed step."""
         return sorted(next(iter(self._owed.values()), ()))
 
     def reroute(self, routes: Iterable[tuple[int, Route]], routing: int) -> list[Step]:
-        """Set the routes of the slices that this server is the primary of. Returns the steps that all
-        peers have confirmed now."""
+        """Set the routes of the slices whose primary this server is. Returns the steps that all
+        peers have now confirmed."""
         replicas, learners = set[int](), set[int]()
         slices: dict[int, set[int]] = {}
         for slice_, route in routes:
@@ -104,7 +104,7 @@ class Replication:
     # -- steps ---------------------------------------------------------------------------------
 
     def issue(self, step: Step) -> bool:
-        """Wait for the confirmations of a step that was made here and is sent to all peers. Returns
+        """Wait for the confirmations of a step of this server, which is sent to all peers. Returns
         True if no peer must confirm it."""
         if not self._slices:
             return True
@@ -117,13 +117,13 @@ class Replication:
         return not owed
 
     def confirm(self, peer: int, rows: Iterable[Row], *, adopted: bool = False) -> list[Step]:
-        """Take the report of a peer that it has these steps and all earlier ones in every slice
-        that it copies. Returns the steps that all peers have confirmed now. `adopted`: the peer has
+        """Record a peer's report that every slice that it copies contains these steps and all
+        earlier ones. Returns the steps that all peers have now confirmed. `adopted`: the peer has
         the state that it fetched."""
         if adopted:
             self._have[
                 peer
-                # forget the earlier confirmations, which did not cover the slices that the peer was
+                # forget the earlier confirmations: they did not cover the slices that the peer was
                 # learning
             ] = {}
             self._adopted |= {peer} & self.learners
@@ -149,14 +149,14 @@ class Replication:
         return peer in self._adopted and not self._followed.get(peer)
 
     def reconsider(self, rows: Iterable[Row], version: int) -> None:
-        """Forget the steps that are not in all slices, because this server has become the primary
-        of more slices, which contain only these rows. The steps are issued again."""
+        """Forget the steps that are not in all slices: this server has become the primary of more
+        slices, which contain only these rows. The steps are issued again."""
         last = {(row.worker, row.incarnation): row.sequence for row in rows} | {_FOLD: version}
         self._owed = {s: owed for s, owed in self._owed.items() if last.get(s[:2], 0) >= s[2]}
 
     def forget_worker(self, worker: int, incarnation: int) -> None:
-        """Forget a worker that has left and waits for no acknowledgement. Learners must still
-        confirm its steps, which may have been acknowledged before."""
+        """Forget a worker that has left and needs no acknowledgement. Learners must still confirm
+        its steps, which may have been acknowledged before."""
         key = (worker, incarnation)
         self._owed = {step: owed for step, owed in self._owed.items() if step[:2] != key}
 
@@ -185,13 +185,13 @@ class ReplicaFetch:
     def __init__(self, server: int) -> None:
         self._server = server
         self._copies: dict[int, int] = {}
-        """Per slice that this server copies, the primary that it was fetched from."""
+        """Per slice that this server copies, the primary from which it was fetched."""
         self._fetching: dict[int, tuple[int, frozenset[int]]] = {}
-        """Per primary, the routing epoch of the last request to it, and the slices requested."""
+        """Per primary, the routing epoch of the last request to it, and the requested slices."""
 
     def begin(self, place: Place) -> None:
-        """Begin with the slices that were just built. If the job is new, all holders get the
-        initial parameters from a worker, and nothing is fetched."""
+        """Begin with newly built slices. In a new job, all holders get the initial parameters from
+        a worker, and nothing is fetched."""
         self._copies = {}
         if place.fresh:
             for slice_, route in enumerate(place.routes):
@@ -209,7 +209,7 @@ class ReplicaFetch:
         }
 
     def fetch(self, place: Place) -> list[FetchState]:
-        """Request, from every primary, the slices that this server is to copy and does not have
+        """Request from every primary the slices that this server must copy and does not have
         yet."""
         asks = []
         for primary, slices in self._wanted(place).items():
@@ -230,7 +230,7 @@ class ReplicaFetch:
         return True
 
     def _wanted(self, place: Place) -> dict[int, set[int]]:
-        """Per primary, the slices that this server is to copy from it."""
+        """Per primary, the slices that this server must copy from it."""
         wanted: dict[int, set[int]] = {}
         for slice_, route in enumerate(place.routes):
             if self._server in (*route.replicas, *route.learners):

@@ -3,9 +3,8 @@
 *For each slice and worker, a server keeps one row in the ledger: the sequence of the last
 contribution that was added. One row is enough, because a worker sends its contributions in order.
 Contributions of incarnations that are not in the view are refused.* The rows are copied together
-with the slice, so a replica that is promoted knows which contributions its slices contain. *A
-replica makes a step only if it comes from the slice's primary and directly follows the last step
-that the replica made.*
+with the slice, so a promoted replica knows which contributions its slices contain. *A replica makes
+a step only if it comes from the slice's primary and directly follows the replica's last step.*
 
 A node calls this module twice: before it touches the memory of a slice (`judge...`), and after it
 has changed the memory (`add`, `seeded`, `copied`, `adopted`). The second call records what the
@@ -13,9 +12,9 @@ slice contains now, and returns the event for the server's machine, if there is 
 of a slice is in its `HeldSlice`, so one slice can change while others are in use.
 
 This module has no locks. The runtime calls every method under one lock. It also holds the lock of a
-slice from the judgement until the change is recorded. *Members and routes may change in between, as
-long as the server's role for the slice (primary or copy) stays the same, because a change of the
-role takes the slice's lock.*
+slice from the judgement until the change is recorded. *Members and routes may change in between,
+but not the server's role for the slice (primary or copy): a change of the role takes the slice's
+lock.*
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -40,7 +39,7 @@ from polyrhythm.wire.messages import (
 )
 
 _NO_WORKER = -1
-"""The worker number in the row for the fold of a round. Such a fold belongs to no single worker."""
+"""The worker number in the row for the fold of a round, which belongs to no single worker."""
 _NO_ROW = (0, 0)
 MOST_PARTIAL = 64
 """The most incomplete contributions that are kept per member. A correct member completes one
@@ -54,10 +53,10 @@ Held = TypeVar("Held", bound="HeldSlice")
 
 
 class Verdict(Enum):
-    """The decision about something that a peer has sent for a slice, with the reason."""
+    """The decision about a message for a slice, with the reason."""
 
     NEW = "new"
-    """The server takes it."""
+    """The server accepts it."""
     REPEATED = "repeated"
     """The slice contains it already."""
     STRANGER = "stranger"
@@ -69,15 +68,15 @@ class Verdict(Enum):
     GAP = "gap"
     """An earlier step is missing."""
     NOT_HELD = "not-held"
-    """The sender knows the routes, but this server does not hold the slice, so the server refuses
+    """The sender knows the routes, but this server does not hold the slice. The server refuses
     it."""
     OPENED = "opened"
-    """Training has begun, so initial parameters must not overwrite the slice, and the server
-    refuses them."""
+    """Training has begun, so initial parameters must not overwrite the slice. The server refuses
+    them."""
 
 
 def refusal_of(verdict: Verdict, message: Contribution | Seed) -> str | None:
-    """Why the link of the sender must end; None if the message is taken, or only ignored."""
+    """Why the link of the sender must end; None if the message is accepted or merely ignored."""
     if verdict is Verdict.NOT_HELD:
         return f"the peer sent slice {message.slice}, which is not held here"
     if verdict is Verdict.OPENED:
@@ -110,14 +109,14 @@ class HeldSlice:
         self.is_seeded = not fresh
         """Whether the slice needs no initial parameters, or has them."""
         self.is_current = fresh
-        """For a copy: whether it has everything that the present primary has sent so far."""
+        """For a copy: whether it contains everything that the present primary has sent so far."""
         self.copied_since = routing
         """For a copy: the epoch in which this server began to copy from the present primary."""
         self.copy_targets = set(route.replicas) if fresh and self.is_primary else set[int]()
         """For a primary: the servers that are sent every step of the slice."""
         self.rows: Rows = {}
         self.stamp = Stamp(slice_, 0, 0)
-        """The last step that the slice has made."""
+        """The last step that is in the slice."""
 
     # -- what the slice contains ---------------------------------------------------------------
 
@@ -127,9 +126,9 @@ class HeldSlice:
         return row[1] if row is not None and row[0] == incarnation else 0
 
     def has(self, step: Row) -> bool:
-        """Whether a step is in the slice: the slice has this or a later step of the worker, or a step
-        of a later incarnation. Once a slice has a step of a later incarnation, contributions of
-        earlier incarnations are refused."""
+        """Whether a step is in the slice: the slice has this or a later step of the worker, or a
+        step of a later incarnation. After a step of a later incarnation, contributions of earlier
+        ones are refused."""
         if step.worker == _NO_WORKER:
             return self.stamp.number >= step.sequence
         return self.rows.get(step.worker, _NO_ROW) >= (step.incarnation, step.sequence)
@@ -148,7 +147,7 @@ class HeldSlice:
     # -- its steps -----------------------------------------------------------------------------
 
     def make_step(self, number: int) -> Stamp:
-        """Record that this server, as the primary, makes this step."""
+        """Record that this server makes this step as the primary."""
         self.stamp = Stamp(self.slice, self.route.since, number)
         return self.stamp
 
@@ -173,13 +172,13 @@ class HeldSlice:
             self._change_role()
 
     def _change_role(self) -> None:
-        """Record that this server has become the primary of the slice, or is not its primary any
-        more."""
+        """Record that this server has become the primary of the slice, or is no longer its
+        primary."""
         self.copy_targets.clear()
 
 
 class RoundsSlice(HeldSlice):
-    """With rounds, a primary also keeps the rows as of the last fold, beside the present ones."""
+    """With rounds, a primary also keeps the rows of the last fold, beside the present ones."""
 
     __slots__ = ("_folded",)
 
@@ -191,7 +190,7 @@ class RoundsSlice(HeldSlice):
 
     def fold(self, round_: int, last: Mapping[tuple[int, int], int] | None) -> None:
         """`last`: per member, its last contribution in the fold; None if the fold contains all
-        contributions that have come."""
+        contributions that have arrived."""
         self._folded = _limited(self.rows, last)
         self.make_step(round_)
 
@@ -212,7 +211,7 @@ class RoundsSlice(HeldSlice):
         return _as_tuple(self.rows if self._folded is None else self._folded)
 
     def _change_role(self) -> None:
-        """Discard contributions that were not folded, because the slice gets another primary."""
+        """Discard contributions that were not folded: the slice gets another primary."""
         super()._change_role()
         if self._folded is None:
             self._folded = dict(self.rows)
@@ -232,7 +231,7 @@ class RoleChanges(msgspec.Struct, frozen=True):
     promoted: tuple[int, ...]
     """Those of `coming` of which the server has a copy."""
     going: tuple[int, ...]
-    """The slices whose primary the server is not any more."""
+    """The slices that get another primary than this server."""
     demoted: tuple[int, ...]
     """Those of `going` of which the server keeps a copy."""
     moving: tuple[int, ...]
@@ -252,11 +251,11 @@ class HeldSlices(Generic[Held]):
         *,
         fresh: bool = True,
     ) -> None:
-        """`fresh`: the slices have no values yet, and their holders will get the initial parameters
-        from a worker. Otherwise this server must fetch its slices."""
+        """`fresh`: the slices have no values yet, and a worker will send the initial parameters to
+        their holders. Otherwise this server must fetch its slices."""
         self.routing = routing
         self.round = 1
-        """The round in which a contribution counts if it becomes complete now."""
+        """The round in which a contribution counts that becomes complete now."""
         self.opened = False
         """Whether the lead has named the members. The lead names them only when every server has
         all initial parameters."""
@@ -266,8 +265,8 @@ class HeldSlices(Generic[Held]):
         self._partial: dict[tuple[int, int, int], int] = {}
         """Per incomplete contribution, how many of its slices have arrived."""
         self._rerouted = not fresh
-        """Whether slices may have come from other servers together with contributions that
-        `_partial` does not count."""
+        """Whether other servers may have sent slices with contributions that `_partial` does not
+        count."""
         self._held = {
             slice_: self._slice_type(slice_, route, server, routing, fresh=fresh)
             for slice_, route in _kept_by(server, routes).items()
@@ -291,8 +290,9 @@ class HeldSlices(Generic[Held]):
     # -- the initial parameters ----------------------------------------------------------------
 
     def judge_seed(self, message: Seed) -> Verdict:
-        """Whether to take the initial parameters of a slice. *They are taken once, and never after
-        training has begun.* They are ignored if they come from the seeder of earlier routes."""
+        """Decide whether to accept the initial parameters of a slice. *They are accepted once, and
+        never after training has begun.* They are ignored if they come from the seeder of earlier
+        routes."""
         if message.routing < self.routing:
             return Verdict.MOVED
         held = self._held.get(message.slice)
@@ -315,27 +315,27 @@ class HeldSlices(Generic[Held]):
     # -- members -------------------------------------------------------------------------------
 
     def enlist(self, members: Iterable[MemberSpec]) -> None:
-        """Set the members of the lead's view. The rows of workers that left are kept, because a
-        primary may still have to find out whether a replica has their contributions."""
+        """Set the members of the lead's view. Rows of workers that left are kept: a primary may
+        have to find out whether a replica has their contributions."""
         now = self._members = {member.worker: member.incarnation for member in members}
         self.opened = self.opened or bool(now)
         self._partial = {key: of for key, of in self._partial.items() if now.get(key[0]) == key[1]}
 
     @property
     def members(self) -> tuple[Row, ...]:
-        """The members in the form of rows, each with the sequence 0."""
+        """The members as rows with the sequence 0."""
         return tuple(Row(worker, incarnation, 0) for worker, incarnation in self._members.items())
 
     def freeze(self) -> None:
-        """Ignore contributions from now on: the parameters are final."""
+        """From now on, ignore contributions: the parameters are final."""
         self._frozen = True
 
     # -- contributions -------------------------------------------------------------------------
 
     def judge(self, message: Contribution) -> Verdict:
-        """Decide whether to add a slice of a contribution. A sender that is no member was evicted,
-        or is not admitted yet; the lead will tell it. A worker that sends a slice that has moved
-        does not know the new routes yet."""
+        """Decide whether to add a slice of a contribution. A sender that is not a member was
+        evicted, or is not admitted yet; the lead will tell it. A worker that sends a slice that has
+        moved does not know the new routes yet."""
         held = self._held.get(message.slice)
         if held is None or not held.is_primary:
             return Verdict.NOT_HELD if message.routing >= self.routing else Verdict.MOVED
@@ -350,9 +350,9 @@ class HeldSlices(Generic[Held]):
         return Verdict.NEW
 
     def add(self, message: Contribution) -> Contributed | None:
-        """Record that a slice with the verdict NEW was added. If the contribution is now in every
-        slice of which this server is the primary, returns the event that reports it. *A
-        contribution counts in the round in which its last slice was added.*"""
+        """Record that a slice with the verdict NEW was added. Returns an event if all slices whose
+        primary this server is now contain the contribution. *A contribution counts in the round in
+        which its last slice was added.*"""
         whose = message.worker, message.incarnation, message.sequence
         self._held[message.slice].rows[message.worker] = whose[1:]
         if len(self.mine) > 1:
@@ -365,9 +365,8 @@ class HeldSlices(Generic[Held]):
         return Contributed(*whose, self.round, message.pull, message.pulled, version)
 
     def _begin(self, whose: tuple[int, int, int]) -> int:
-        """Begin to count the slices of a contribution, one of which was added. Returns how many
-        other slices already contain the contribution, because they contained it when the routes
-        changed."""
+        """Begin to count the slices of a contribution; one of them was added. Returns how many
+        other slices contained the contribution already when the routes changed."""
         if len(self._partial) >= MOST_PARTIAL:
             self._make_room(whose[0])
         if not self._rerouted:
@@ -387,12 +386,11 @@ class HeldSlices(Generic[Held]):
 
     @property
     def torn(self) -> int:
-        """How many contributions are folded into some slices of this server but not into all of
-        them."""
+        """How many contributions are folded into only a part of this server's slices."""
         return len(self._partial)
 
     def has_contributed(self, worker: int, incarnation: int, slice_: int) -> bool:
-        """Whether the slice contains a contribution of this incarnation of the worker. If so, the
+        """Whether the slice contains a contribution of this incarnation of the worker. Then the
         worker has also read a version."""
         row = self._held[slice_].rows.get(worker)
         return row is not None and row[0] == incarnation
@@ -400,7 +398,7 @@ class HeldSlices(Generic[Held]):
     # -- routes --------------------------------------------------------------------------------
 
     def role_changes(self, routes: Sequence[Route]) -> RoleChanges:
-        """How the roles of this server change if these routes are set."""
+        """How the roles of this server would change with these routes."""
         kept = _kept_by(self._server, routes)
         mine = tuple(slice_ for slice_, route in kept.items() if route.primary == self._server)
         copies = tuple(slice_ for slice_ in kept if slice_ not in set(mine))
@@ -438,8 +436,8 @@ class HeldSlices(Generic[Held]):
         """Set the round in which later contributions count, after a change of the slices."""
 
     def _least(self) -> tuple[int, tuple[Row, ...]]:
-        """What is in every slice of which this server is the primary: the version, and per member
-        the last contribution."""
+        """The contents of all slices whose primary this server is: the version, and per member the
+        last contribution."""
         version = min((held.stamp.number for held in self._primaries), default=0)
         rows = []
         for member in self._members.items():
@@ -494,8 +492,7 @@ class HeldSlices(Generic[Held]):
         )
 
     def taught(self, asked: Iterable[Stamp]) -> list[Stamp]:
-        """The stamps in a request of a peer that are about slices whose state this server can
-        send."""
+        """The stamps in a peer's request that refer to slices whose state this server can send."""
         mine = set(self.mine)
         return [stamp for stamp in asked if stamp.slice in mine]
 
@@ -508,28 +505,28 @@ class HeldSlices(Generic[Held]):
         return Fetch(routing=routing, server=self._server, held=tuple(stamps))
 
     def stamp(self, slice_: int) -> Stamp:
-        """The last step of this server in a slice."""
+        """The last step of a slice on this server."""
         held = self._held.get(slice_)
         return Stamp(slice_, 0, 0) if held is None else held.stamp
 
     def judge_step(self, copy: Copy) -> Verdict:
-        """Decide whether to make a step that a server has sent. So no step is made twice, no step
-        is left out, and only steps of the slice's primary are made."""
+        """Decide whether to make a step that a server has sent. Each step is made exactly once, in
+        order, and only if it comes from the slice's primary."""
         held = self._held.get(copy.slice)
         if held is None or not held.is_copied_from(copy.server):
             return Verdict.STRANGER
         if not held.is_current:
-            return Verdict.MOVED  # since the slice got this primary, its state has not arrived
+            # the state of the slice has not arrived since the slice got this primary
+            return Verdict.MOVED
         if copy.stamp.number == held.stamp.number + 1:
             return Verdict.NEW
         return Verdict.REPEATED if copy.stamp.number <= held.stamp.number else Verdict.GAP
 
     def copied(self, copy: Copy, verdict: Verdict) -> StepCopied | None:
-        """Record a step of the primary. `verdict` is what `judge_step` has returned; the step was
-        made if it is NEW. If the step is now in all slices that are copied from this primary,
-        returns the event that reports it. *A step that was made is recorded even if the slice has
-        got another primary meanwhile. The stamp then shows the new primary that the two slices
-        differ.*"""
+        """Record the result of `judge_step`, `verdict`. If it is NEW, this server's copy has made
+        the step. Returns an event if all slices that are copied from this primary now contain the
+        step. *Record the step even if the slice has meanwhile got another primary: the stamp then
+        shows the new primary that the two slices differ.*"""
         if verdict not in (Verdict.NEW, Verdict.REPEATED, Verdict.GAP):
             return None
         if verdict is Verdict.NEW and (held := self._held.get(copy.slice)) is not None:
@@ -541,17 +538,16 @@ class HeldSlices(Generic[Held]):
 
     def judge_state(self, state: State) -> Verdict:
         """Whether this server still needs the state of a slice that it has requested. It does not
-        if it has begun to copy the slice from another primary since then."""
+        if it has since begun to copy the slice from another primary."""
         held = self._held.get(state.slice)
         if held is None or held.route.primary != state.server:
             return Verdict.STRANGER
         return Verdict.NEW if state.routing >= held.copied_since else Verdict.MOVED
 
     def adopted(self, state: State, verdict: Verdict) -> StateAdopted | None:
-        """Record the state of a slice after `judge_state`; if the state was needed, it is in the
-        slice now. If all copies of this primary's slices are current, returns the event that
-        reports that. *The copy is current only if its primary has not changed while the state was
-        written.*"""
+        """Record the state of a slice after `judge_state`. If the state was needed, it is in the
+        slice now. Returns an event if all copies of this primary's slices are current. *The copy is
+        current only if its primary did not change while the state was written.*"""
         if verdict is Verdict.NEW and (held := self._held.get(state.slice)) is not None:
             held.rows = {}
             held.follow(state.stamp, state.rows)
@@ -565,8 +561,8 @@ class HeldSlices(Generic[Held]):
         return [held for held in self._held.values() if held.is_copied_from(primary)]
 
     def _reliable(self, primary: int) -> list[Held]:
-        """The slices that are copied from `primary`, without those whose state is still being
-        fetched. Empty if the copy of one of them is not current."""
+        """The slices that are copied from `primary`, except those whose state is still being
+        fetched. Empty if one of these copies is not current."""
         copies = [
             held
             for held in self._copies_from(primary)
@@ -575,32 +571,32 @@ class HeldSlices(Generic[Held]):
         return copies if all(held.is_current for held in copies) else []
 
     def _made_all(self, primary: int) -> tuple[Row, ...]:
-        """Per worker, the last step that is in every slice copied from `primary`. Slices whose
-        state is still being fetched are left out."""
+        """Per worker, the last step that every slice copied from `primary` contains, except slices
+        whose state is still being fetched."""
         steps = [held.steps for held in self._reliable(primary)]
         common = set(steps[0]).intersection(*steps[1:]) if steps else set()
         return tuple(Row(*key, min(each[key] for each in steps)) for key in sorted(common))
 
     def _made_of_all(self) -> tuple[tuple[int, tuple[Row, ...]], ...]:
-        """Per primary, the last steps that are in every slice copied from it."""
+        """Per primary, the last steps that every slice copied from it contains."""
         primaries = sorted({held.route.primary for held in self._held.values()})
         made = [(primary, self._made_all(primary)) for primary in primaries]
         return tuple((primary, rows) for primary, rows in made if rows)
 
 
 class RoundsSlices(HeldSlices[RoundsSlice]):
-    """The slices of a policy with rounds. A step of a slice has the number of the round that it
+    """The slices of a policy with rounds. A step of a slice is numbered by the round that it
     folds."""
 
     _slice_type = RoundsSlice
     _torn = 0
 
     def fold(self, round_: int, named: Iterable[Row] | None = None) -> tuple[int, ...]:
-        """Record that round `round_` is folded. Contributions that arrive later count in the next
-        round. Returns the slices that make the step. *If the former primary of a slice has folded
-        this round already, the slice is not folded again, but only carried over to the new
-        version.* `named`: the last contribution of each member that the fold contains; None if the
-        fold contains all contributions that have arrived."""
+        """Record the fold of round `round_`. Later contributions count in the next round. Returns
+        the slices in which this server folds the round. *If the former primary of a slice has
+        already folded it, the slice only moves on to the new version.* `named`: per member, its
+        last contribution in the fold; None if the fold contains all contributions that have
+        arrived."""
         self.round = round_ + 1
         self._torn = len(self._partial) if named is None else 0
         last = None if named is None else {(r.worker, r.incarnation): r.sequence for r in named}
@@ -611,10 +607,10 @@ class RoundsSlices(HeldSlices[RoundsSlice]):
 
     def is_summed(self, slice_: int) -> bool:
         """With `--optimizer-on workers`: whether the sum of a slice may be sent before the lead
-        orders the fold. *It may be sent when every member has added its contribution of the open
-        round. After that the sum cannot change: a member contributes once per round, and only a
-        fold names new members.* If a member dies afterwards, its contribution may be in this slice
-        and not in others. That is always possible, and every worker still gets the same sum of each
+        orders the fold. *It may once every member has added its contribution of the open round.
+        Then the sum cannot change any more: a member contributes once per round, and only a fold
+        names new members.* If a member dies afterwards, its contribution may be in this slice and
+        not in others. That can always happen, and every worker still gets the same sum of each
         slice."""
         held = self._held[slice_]
         return held.is_primary and held.has_all(self._members)
@@ -624,20 +620,20 @@ class RoundsSlices(HeldSlices[RoundsSlice]):
         return self._torn
 
     def _set_round(self) -> None:
-        """Set the round in which contributions count: that of the slice that is furthest ahead, if
-        others are rounds behind it."""
+        """Set the round in which contributions count: the round of the most advanced slice, if
+        others are behind it."""
         self.round = 1 + max((held.stamp.number for held in self._primaries), default=0)
 
 
 class OnArrivalSlices(HeldSlices[HeldSlice]):
-    """The slices of a policy that folds every contribution on arrival, as its own step."""
+    """The slices of a policy that folds every contribution on arrival, as a separate step."""
 
     _slice_type = HeldSlice
 
     def step_of(self, message: Contribution, step: SliceStep) -> tuple[Copy, list[int]] | None:
-        """Make the message about the next step of a slice, which folds this contribution.
-        Returns the message and the servers that must make the step too; None if there are no
-        such servers."""
+        """Make the message about the next step of a slice, which folds this contribution. Returns
+        the message and the servers that must make the step too; None if there are no such
+        servers."""
         held = self._held[message.slice]
         stamp = held.make_step(held.stamp.number + 1)
         if not held.copy_targets:
@@ -663,8 +659,8 @@ def _as_tuple(rows: Rows) -> tuple[Row, ...]:
 
 
 def _limited(rows: Rows, last: Mapping[tuple[int, int], int] | None) -> Rows:
-    """A copy of the rows, without contributions after the last one that is folded. The rows of
-    workers that left are kept."""
+    """A copy of the rows without contributions that are not folded yet. The rows of workers that
+    left are kept."""
     if last is None:
         return dict(rows)
     return {
@@ -679,7 +675,7 @@ def _kept_by(server: int, routes: Sequence[Route]) -> dict[int, Route]:
 
 
 def _step_of(copy: Copy) -> Row:
-    """The step of a `Copy`: a contribution that was folded by itself, or the fold of a round."""
+    """The step of a `Copy`: a single contribution, or the fold of a round."""
     if copy.worker < 0:
         return Row(*fold_step(copy.stamp.number))
     return Row(copy.worker, copy.incarnation, copy.sequence)

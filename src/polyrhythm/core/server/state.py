@@ -18,16 +18,15 @@ from polyrhythm.wire.messages import MemberSpec, Place
 class RoutingEpoch:
     """The routing epoch of a server, and the epoch that it is changing to.
 
-    *A change has three steps: the lead sends new routes to the server; the server adds and removes
-    slices as these routes say; the server reports that it follows them. If the lead sends further
-    routes before the second step is complete, the server skips an epoch. Other servers may have
-    applied the skipped epoch, and may have sent requests and confirmations in it.*
+    *A change has three steps: the lead sends new routes; the server adds and removes slices
+    accordingly; the server reports that it follows the routes. If the lead sends newer routes
+    before the second step is complete, the server skips an epoch. Other servers may have applied
+    that epoch, and sent requests and confirmations in it.*
     """
 
     def __init__(self) -> None:
         self.routing = 0
-        """The epoch that this server has reported to the lead, so that other processes can rely on
-        it."""
+        """The epoch that this server has reported to the lead. Other processes can rely on it."""
         self.held = 0
         """The epoch whose routes the slices follow."""
         self.since = 0
@@ -35,17 +34,17 @@ class RoutingEpoch:
         self.place: Place | None = None
         """The routes of the epoch that the server changes to; None if it is not changing."""
         self.rerouted: Rerouted | None = None
-        """The event that says what the slices contain; None until the server has the slices that
-        the routes of `place` give it."""
+        """The event that says what the slices contain; None until the server has the slices of the
+        routes in `place`."""
         self.introduced: tuple[MemberSpec, ...] | None = None
-        """The members that came with the routes; None if a fold has named members since."""
+        """The members in the message with the routes; None if a fold has named members since."""
         self._overtaken: list[Place] = []
-        """The routes of skipped epochs: newer routes came before the server had the slices that
-        these routes gave it."""
+        """The routes of skipped epochs: newer routes came before the server had the slices of these
+        routes."""
 
     @property
     def changing(self) -> bool:
-        """Whether the server does not have the slices yet that the newest routes give it."""
+        """Whether the server still lacks slices of the newest routes."""
         return self.place is not None and self.rerouted is None
 
     def set_out(self, place: Place) -> None:
@@ -61,8 +60,8 @@ class RoutingEpoch:
         self.held = self.since = routing
 
     def hold(self, event: Rerouted) -> list[Place] | None:
-        """Record that the server has the slices that the routes of an epoch give it. Returns the
-        routes of the skipped epochs and of this epoch; None if newer routes have come meanwhile."""
+        """Record that the server has the slices of the new routes. Returns the routes of the
+        skipped epochs and of this epoch; None if newer routes have come meanwhile."""
         place = self.place
         if place is None or event.routing != place.routing:
             return None
@@ -88,22 +87,22 @@ class ServerState:
         self.replication = Replication()
         self.epoch = RoutingEpoch()
         self.mine: frozenset[int] = frozenset()
-        """The slices that this server is the primary of."""
+        """The slices whose primary this server is."""
         self.seat = UNKNOWN_SEAT
         self.view = 0
         self.folding: m.Fold | None = None
         self.writing = False
-        """Whether the fold under way is writing to the slices. When it has written them, it only
-        waits for replicas."""
+        """Whether the fold under way still writes to the slices. After that it only waits for
+        replicas."""
         self.frozen = False
         self.cutting = 0
         """The number of the cut whose slices are being copied, or 0. Folds and changes of routes
-        wait until the copy is complete, and the fold then comes first."""
+        wait for the copy; the fold then comes first."""
         self.shared = 0
-        """With `--optimizer-on workers`: the last version of which this server has the parameters and
-        the state of the optimizer; -1 if it has none. Every server begins with those of version 0."""
+        """With `--optimizer-on workers`: the last version whose parameters and optimizer state this
+        server has; -1 if there is none. Every server begins with those of version 0."""
         self.since_ns = 0
-        """When the server began to wait for what it waits for now."""
+        """Since when the server has waited for what it waits for now."""
         self.out: list[Effect] = []
 
     @property
@@ -121,7 +120,7 @@ class ServerState:
         if gone is None:
             return
         for worker, incarnation in gone:
-            # The worker keeps its leases until its link closes, because it may still read the
+            # The worker keeps its leases until its link ends, because it may still read the
             # versions.
             self.leases.pulls.pop(worker, None)
             self.replication.forget_worker(worker, incarnation)
@@ -139,8 +138,7 @@ class ServerState:
         self.out.append(Send(LEAD, message))
 
     def report(self, worker: int, incarnation: int, sequence: int, round_: int) -> None:
-        """Tell the lead that a contribution is in all slices of which this server is the
-        primary."""
+        """Tell the lead that a contribution is in all slices whose primary this server is."""
         arrived = m.Arrived(
             term=self.seat.term,
             view=self.view,

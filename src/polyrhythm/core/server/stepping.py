@@ -1,17 +1,20 @@
 """Calculates the step of each fold once. The primary applies it, and its replicas apply the same
 values.
 
-Without rounds, each contribution is a separate step. With P members, P contributions count as one
-round. So the learning rate of each step is scaled, in a way that depends on the optimizer
-(`power_for`), and momentum decays once per round and not once per contribution (`--async-momentum
-contribution` turns that off). With rounds, a round that has fewer points than a whole batch of
-every worker is a part of a step: its rate is scaled and momentum decays in the same way. Otherwise
-the gradient of a few points would enter the velocity as that of a whole batch does, and the next
-whole step would follow it. With an outer optimizer, the learning rate of a step is the one in
-`--outer`, and not that of the workers.
+*The inputs of a step are read here, once per step. Otherwise the view could change before the step
+reaches the replicas, and the primary would make a different step than they do.*
 
-*The inputs of a step are read here, once per step. Otherwise the view could change while a step is
-on its way to the replicas, and the primary would make a different step than they do.*
+Without rounds, each contribution is a separate step, and P contributions of P members count as one
+round. So the learning rate of each step is scaled, by a factor that depends on the optimizer
+(`power_for`), and momentum decays once per round instead of once per contribution
+(`--async-momentum contribution` turns that off).
+
+With rounds, a round with fewer points than a whole batch of every worker is a part of a step: the
+rate is scaled and momentum decays in the same way. Otherwise the gradient of a few points would
+enter the velocity like that of a whole batch, and dominate the next whole step.
+
+With an outer optimizer, the learning rate of a step is the one in `--outer`, and the workers' rates
+have no effect on it.
 """
 
 from polyrhythm.core.kinds import outer_rate, steps_on_servers
@@ -73,7 +76,7 @@ class Stepping:
         self._members = 1
 
     def enlist(self, members: int) -> None:
-        """Scale later steps for this many members, because the view has changed."""
+        """Scale later steps for this many members: the view has changed."""
         self._members = max(1, members)
 
     def step(
@@ -85,9 +88,9 @@ class Stepping:
         group: int | None = None,
     ) -> SliceStep:
         """Calculate the step that folds an aggregate of this weight. `rate` and `clock` belong to
-        the contribution with the highest clock; `rate` is None if there is no contribution. `share`
-        says how many points the round has, as a share of a whole batch. `group` is the parameter
-        group of the slice."""
+        the contribution with the highest clock; `rate` is None if there is no contribution.
+        `share`: the points of the round as a share of a whole batch. `group` is the parameter group
+        of the slice."""
         power = self._power if group is None else self._powers.get(group, self._power)
         parts = float(self._members)
         if self._rounds:

@@ -12,14 +12,14 @@ it."""
 _THREAD_NBYTES = 1024 * 1024
 """The least number of bytes for each thread that takes part in a step."""
 _MOST_THREADS = 8
-"""The most threads for one step. More of them wait for the memory, not for a core."""
+"""The most threads for one step. More of them would wait for the memory instead of a core."""
 _ADDERS_NBYTES = 2 * 2**20
-"""With rounds: if a server's slices have at most this size, there are no adders, and the thread
+"""With rounds: if the slices of a server have at most this size, it has no adders, and the thread
 that receives a slice adds it. A larger model usually has several slices, which adders add in
 parallel."""
 _FEW_CORES, _ADDERS_NBYTES_ON_FEW = 2, 8 * 2**20
-"""On at most two cores, the limit is 8 MiB instead of `_ADDERS_NBYTES`: there, threads lose as much
-time by waiting for the interpreter's lock as they gain by working in parallel."""
+"""The limit is 8 MiB instead of `_ADDERS_NBYTES` on at most two cores. There, threads lose as much
+time in waiting for the interpreter's lock as they gain by working in parallel."""
 _MOST_ADDERS = 8
 """The most adder threads of a server. More of them would be slower, because they wait for the
 interpreter's lock."""
@@ -32,7 +32,7 @@ def threads_for(nbytes: int, cores: int, limit: int) -> int:
 
 
 def adders_for(nbytes: int, cores: int, limit: int) -> int:
-    """With rounds: the number of adder threads of a server whose slices have this size in all; 0 if
+    """With rounds: the number of adder threads of a server whose slices have this total size; 0 if
     the threads that receive slices add them."""
     if nbytes <= (_ADDERS_NBYTES_ON_FEW if cores <= _FEW_CORES else _ADDERS_NBYTES):
         return 0

@@ -2,9 +2,9 @@
 contribution is a *difference*: the change of this sum.
 
 *A difference waits beside its row until a fold names its worker with the same sequence or a higher
-one. A fold names every row that is kept; a row that it does not name is deleted. So all servers
-change and delete a row in the same version, even if different contributions have arrived at them.*
-A replica makes the same changes in the same order, so its rows have the same bits.
+one. A fold deletes every row that it does not name. So all servers change and delete a row in the
+same version, even if different contributions have arrived at them.* A replica makes the same
+changes in the same order, so its rows have the same bits.
 
 The values can have any type: tensors on a server, tuples of numbers in the simulator.
 """
@@ -25,8 +25,7 @@ def key_of(row: Row) -> Key:
 
 MOST_WAITING = 64
 """The most contributions of a worker that wait for a fold. A correct worker has at most two
-contributions without an acknowledgement. The limit keeps a faulty worker from filling the memory of a
-server."""
+unacknowledged ones. The limit keeps a faulty worker from filling the memory of a server."""
 
 
 class WaitingContributions(Generic[Value]):

@@ -5,7 +5,7 @@ policy answers with a `Decision`: whether to fold, which workers to release, whe
 again, and why.
 
 A policy declares its properties as `Traits`, and a `PolicyEntry` says how `--sync` names it. Other
-parts of the program look at the traits; no part may decide by the text of a policy's name.
+parts of the program read the traits; none may decide by the name of a policy.
 """
 
 from collections.abc import Callable
@@ -36,7 +36,7 @@ class Left(msgspec.Struct, frozen=True, gc=False):
 class MemberContributed(msgspec.Struct, frozen=True, gc=False):
     """A contribution is complete on all its servers, which counted it in `round`.
 
-    The report contains what the worker measured. `round` may be folded already, because the
+    The report contains what the worker measured. `round` may already be folded, because the
     worker's trailer can arrive later than the servers' reports.
     """
 
@@ -71,15 +71,15 @@ class Opened(msgspec.Struct, frozen=True, gc=False):
 
 
 class TimePassed(msgspec.Struct, frozen=True, gc=False):
-    """The time at which the policy asked to be called (`Decision.wake_at`) has come."""
+    """The time has come that the policy named in `Decision.wake_at`."""
 
 
 class Decision(msgspec.Struct, frozen=True, gc=False):
     """The answer of a policy to one event.
 
     With `fold`, the workers in `release` continue with the version that the fold makes; without
-    `fold`, with the newest version that exists. A policy without rounds uses `fold` to change the
-    view: servers then fold nothing, and learn the new members.
+    `fold`, with the newest existing version. A policy without rounds uses `fold` to change the
+    view: servers then fold nothing, but learn the new members.
     """
 
     fold: bool
@@ -87,18 +87,17 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
     wake_at: int | None
     reason: Reason
     pause: bool = False
-    """Whether all workers must contribute now the points that they have visited so far."""
+    """Whether all workers must now contribute the points that they have visited so far."""
     change: Reason | None = None
-    """A parameter that the policy has changed by itself, such as its interval, to be written to the
-    journal."""
+    """A parameter that the policy itself has changed, such as its interval, for the journal."""
 
 
 class RoundTerms(msgspec.Struct, frozen=True, gc=False):
     """When a released worker contributes next: after a number of steps, a time or a number of
     points.
 
-    A value of 0 sets no such limit; if all are 0, the user's loop decides. `probe`: evaluate the
-    probe sample first. `probe_parts`: n, to evaluate only every n-th point of the sample.
+    0 means no such limit; if all are 0, the user's loop decides. `probe`: evaluate the probe sample
+    first. `probe_parts`: n, to evaluate only every n-th point of the sample.
     """
 
     steps: int = 0
@@ -135,14 +134,15 @@ class Traits(msgspec.Struct, frozen=True):
     plans_steps: bool = False
     """Whether the policy tells each worker after how many local steps to contribute."""
     trains_through: bool = False
-    """Whether a worker continues to train while its contribution is folded, and then rebases on the
-    new version."""
+    """Whether a worker continues to train during the fold of its contribution, and then rebases on
+    the new version."""
     asks_before_steps: bool = True
     """Whether a worker needs the lead's permission to begin its next step."""
 
 
 class SyncPolicy(Protocol):
-    """A policy is a struct. Its fields are all that it remembers, and msgpack can encode them."""
+    """A policy is a struct. Its fields are everything that it remembers, and msgpack can encode
+    them."""
 
     @property
     def traits(self) -> Traits: ...
@@ -178,7 +178,8 @@ class PolicyEntry(msgspec.Struct, frozen=True):
 
 
 def split_sync(sync: str) -> tuple[str, str]:
-    """The name and the argument of `--sync NAME:ARGUMENT`; the argument is empty without a colon."""
+    """Split `--sync NAME:ARGUMENT` into its name and its argument, which is empty without a
+    colon."""
     name, _, argument = sync.partition(":")
     return name, argument
 

@@ -1,7 +1,7 @@
 """The registry of all sync policies: it finds the policy that `--sync` names, or refuses the text
 with a reason.
 
-A new policy adds its `PolicyEntry` to `POLICIES`; the command line's help, the checks of a job and
+A new policy adds its `PolicyEntry` to `POLICIES`. The command line's help, the checks of a job and
 the conformance suite read it from there.
 """
 
@@ -97,7 +97,7 @@ def choose_kind(job: JobSpec) -> JobSpec:
 
 def check_several(job: JobSpec) -> None:
     """Refuse a job with several models if servers make the steps and one contribution contains
-    several steps: gradients of several models cannot be one step."""
+    several steps: servers cannot make one step from gradients of several models."""
     traits = traits_of(job.sync)
     if not steps_on_servers(job.kind) or not (traits.gathers or traits.plans_steps):
         return

@@ -1,7 +1,6 @@
-"""Chooses the size of a batch where the policy leaves that to the worker. Under FSP, rounds end by
-the clock, and `MicroBatch` chooses the size of micro-batches. `UsedSizes` learns which sizes the
-user's training loop accepts.
-"""
+"""Chooses the size of a batch if the policy leaves that to the worker. Under FSP, rounds end by the
+clock, and `MicroBatch` chooses the size of micro-batches. `UsedSizes` learns which sizes the user's
+training loop accepts."""
 
 import math
 
@@ -12,8 +11,8 @@ delay the first rounds with a whole batch."""
 _MEMORY = 0.9
 """When a measurement is added, the weight of all earlier ones is multiplied by this factor."""
 _START, _START_OF_SHORTEST = 0.25, 0.5
-"""The start of a micro-batch may take at most this share of the micro-batch's time. The second
-number, which is larger, holds for the shortest micro-batch."""
+"""The largest share of a micro-batch's time that its start may take. The second, larger number
+holds for the shortest micro-batch."""
 _VARIED = 0.2
 """Micro-batches are alternately larger and smaller than planned by this share, so that the fit can
 separate the cost of the start from the cost of the points."""
@@ -32,13 +31,13 @@ class MicroBatch:
     ends with the interval.*
 
     A micro-batch has at most as many points as the user's batch. With `whole` it is as near to this
-    size as an equal division of the interval allows. With kind local, every micro-batch is a step of
-    the user's optimizer, whose learning rate was chosen for the user's batch. With kind gradient,
-    small batches would waste a device that computes a whole one in the same time. *A GPU does, and
-    its times vary so much that the fit below cannot find this from small batches alone.* With
-    `--abandon`, which leaves out a late micro-batch, micro-batches of kind gradient stay short. With
-    `whole`, a micro-batch whose start takes more than half of its time has at least half of the user's
-    batch, also if the interval is over sooner.
+    size as an equal division of the interval allows, for two reasons. With kind local, every
+    micro-batch is a step of the user's optimizer, whose learning rate was chosen for the user's
+    batch. With kind gradient, small batches waste a device that computes a whole batch in the same
+    time. *A GPU is such a device, and its times vary so much that the fit below cannot find this
+    from small batches alone.* With `whole`, a micro-batch whose start takes more than half of its
+    time has at least half of the user's batch, even if the interval is over sooner. With
+    `--abandon`, which leaves out a late micro-batch, micro-batches of kind gradient stay short.
 
     The time of a micro-batch is modelled as `start + points * point`, fitted to the measured times.
     Without `start`, the model would fail for a slow worker with small micro-batches: it would take
@@ -62,7 +61,7 @@ class MicroBatch:
         self._points = self._took = 0.0
         self._square = self._product = 0.0
         self._line = (0.0, 0.0)
-        """The last result of `_fit`. It is not read before the first measurement."""
+        """The last result of `_fit`. It is read only after the first measurement."""
         self._larger = False
         self._warm = False
 
@@ -73,15 +72,15 @@ class MicroBatch:
 
     @property
     def usual_ns(self) -> float:
-        """The time of a micro-batch that is not shortened by the end of the interval; 0 if
-        unknown."""
+        """The time of a full-length micro-batch, which the end of the interval does not shorten; 0
+        if unknown."""
         return self._takes(self._usual()) if self._weight else 0.0
 
     @property
     def shortest_ns(self) -> int:
-        """The time of the shortest micro-batch that may be made: its start takes no more than the
-        allowed share of its time, and it has at least `least` points. Half of the user's batch is
-        always allowed. 0 if the time is unknown."""
+        """The time of the shortest allowed micro-batch: its start takes no more than the allowed
+        share of its time, and it has at least `least` points. Half of the user's batch is always
+        allowed. 0 if the time is unknown."""
         if not self._weight:
             return 0
         return max(1, round(self._takes(max(1.0, self._least, self._fewest()))))
@@ -159,8 +158,8 @@ class MicroBatch:
 
     def _fit(self) -> tuple[float, float]:
         """`start` and `point`, by least squares over the recent measurements; neither is below
-        zero. If all measurements have nearly the same size, the start cannot be found, and time is
-        taken as proportional to points."""
+        zero. If all measurements have nearly the same size, the start cannot be found, and the time
+        counts as proportional to the points."""
         mean = self._took / self._points
         alike = _ALIKE * self._points**2
         spread = self._square - self._points**2 + alike
@@ -172,7 +171,7 @@ class MicroBatch:
 MANY = 0.2
 """If a loop drops more than this share of its points, a warning is given."""
 _ENOUGH = 20
-"""The share of points that a loop drops is judged only after this many batches."""
+"""The share of dropped points is judged only after this many batches."""
 _NONE_USED = 3
 """If a loop has dropped all of its batches, the warning comes after this many batches."""
 
@@ -180,12 +179,12 @@ _NONE_USED = 3
 class UsedSizes:
     """Learns which batch sizes a training loop uses.
 
-    A loop may drop batches that are too small for it: `if len(batch) < 32: continue`. Under
-    policies that choose the batch size, such a loop would get small batches again and again, and
-    make few steps. *After a batch that the loop has dropped, the next one has the full size. If
-    every batch that the loop has used was larger than every batch that it has dropped, no batch is
-    planned smaller than the smallest used batch.* A loop that drops batches because of their
-    contents also uses small batches, so this rule does not apply to it for long.
+    A loop may drop batches that are too small for it: `if len(batch) < 32: continue`. If the policy
+    chooses the batch size, such a loop would get small batches again and again, and make few steps.
+    *After a dropped batch, the next one has the full size. If every used batch was larger than
+    every dropped batch, no planned batch is smaller than the smallest used one.* A loop that drops
+    batches because of their contents also uses small batches, so the second rule soon stops
+    applying to it.
     """
 
     def __init__(self) -> None:

@@ -34,8 +34,8 @@ class Due(Enum):
     NO = "no"
     YES = "yes"
     PASSED_ALL = "passed all"
-    """The worker contributes, and asks the lead to end the round, because it has visited its whole
-    lease."""
+    """The worker contributes because it has visited its whole lease, and asks the lead to end the
+    round."""
 
 
 class Standing(msgspec.Struct, gc=False):
@@ -46,10 +46,9 @@ class Standing(msgspec.Struct, gc=False):
     everything: float = 0.0
     """The number of points in the worker's lease; 0 if it has no lease."""
     in_flight: bool = False
-    """Whether the worker continues to train while the version with its last contribution has not
-    come yet."""
+    """Whether the worker continues to train until the version with its last contribution comes."""
     left_ns: int = 0
-    """The time that is left of the worker's interval, under policies with an interval."""
+    """The remaining time of the worker's interval, under policies with an interval."""
 
 
 class NextSteps(msgspec.Struct, frozen=True, gc=False):
@@ -66,7 +65,7 @@ class Cadence(Protocol):
         get."""
 
     def at_least(self, points: int) -> None:
-        """Plan no smaller batches than this: the user's loop drops them."""
+        """Plan no batches smaller than this: the user's loop drops them."""
 
     def due(self, standing: Standing, terms: Resume) -> Due:
         """Whether the worker contributes now, after a step that has just ended."""
@@ -75,18 +74,18 @@ class Cadence(Protocol):
         """The number of points of the next step."""
 
     def is_still_usable(self, points: int, standing: Standing, terms: Resume) -> bool:
-        """Whether a batch that was planned earlier with this many points, and already loaded, may
-        still be used next."""
+        """Whether a batch with this many points, which was planned and loaded earlier, may still be
+        used next."""
 
     def takes_ns(self, points: float) -> float:
         """How long a step of this many points takes; 0 if the cadence does not depend on time."""
 
     def next_steps(self, standing: Standing, terms: Resume) -> NextSteps:
-        """The next steps, as long as no message changes the plan."""
+        """The next steps, as far as no message changes the plan."""
 
     def due_in_ns(self, left_ns: int) -> int | None:
-        """In how many nanoseconds the worker will be due: it contributes after the first step that
-        ends at that time or later. None if the decision does not depend on time."""
+        """How many nanoseconds remain until the worker is due: it contributes after the first step
+        that ends at that time or later. None if the decision does not depend on time."""
 
     def looks(self, *, in_flight: bool) -> bool:
         """Whether the worker reads its links between two steps."""
@@ -103,7 +102,7 @@ class Cadence(Protocol):
 
     def micro_batch(self) -> tuple[int, int]:
         """Two values for the lead: the number of points of the user's batch, and the duration of
-        the shortest micro-batch. (0, 0) if there are no micro-batches."""
+        the shortest micro-batch. (0, 0) without micro-batches."""
 
 
 def decide(cadence: Cadence, standing: Standing, terms: Resume, asked: bool, called: bool) -> Due:
@@ -116,7 +115,7 @@ def decide(cadence: Cadence, standing: Standing, terms: Resume, asked: bool, cal
 
 def after_step(cadence: Cadence, standing: Standing, terms: Resume, points: float) -> Standing:
     """What the worker will have done after one more step of this many points, if no message changes
-    the plan. Batches that are loaded ahead are planned with this function."""
+    the plan. The loader uses this function to load batches in advance."""
     left_ns = standing.left_ns - round(cadence.takes_ns(points))
     everything, in_flight = standing.everything, standing.in_flight
     after = Standing(standing.steps + 1, standing.points + points, everything, in_flight, left_ns)
@@ -126,8 +125,8 @@ def after_step(cadence: Cadence, standing: Standing, terms: Resume, points: floa
 
 
 def missing(standing: Standing, terms: Resume) -> float:
-    """How many points the worker still visits before it contributes, under policies in which the
-    lead asks for a number of points. A negative number in `terms` asks for the whole lease."""
+    """How many points the worker still visits before it contributes, if the lead asks for a number
+    of points. A negative number in `terms` asks for the whole lease."""
     everything = standing.everything or standing.points
     asked_for = everything if terms.points < 0 else min(terms.points, everything)
     return asked_for - standing.points
@@ -259,9 +258,8 @@ class ByClock:
         return Due.NO
 
     def due_in_ns(self, left_ns: int) -> int:
-        """The worker is due half a micro-batch before the end of the interval. If another
-        micro-batch began after that time, more than half of it would be after the end of the
-        interval."""
+        """The worker is due half a micro-batch before the end of the interval. A micro-batch that
+        begins later would run mostly after the end."""
         usual_ns = 0.0 if self._micro is None else self._micro.usual_ns
         return ceil(left_ns - usual_ns / 2)
 
@@ -270,8 +268,8 @@ class ByClock:
         return self._micro.size(standing.left_ns)
 
     def is_still_usable(self, points: int, standing: Standing, terms: Resume) -> bool:
-        """A micro-batch that was planned earlier still fits if it would end before the interval is
-        over, or later by at most the time of one micro-batch."""
+        """A micro-batch that was planned earlier still fits if it would end at most one
+        micro-batch's time after the interval."""
         usual_ns = 0.0 if self._micro is None else self._micro.usual_ns
         return self.takes_ns(points) <= max(0, standing.left_ns) + usual_ns
 

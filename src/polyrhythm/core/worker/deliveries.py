@@ -1,6 +1,7 @@
-"""The rules for a worker that sends or receives the points of chunks: how many points one part has,
-how many bytes may wait in a link, how long sending may delay training, whether a chunk fits into
-memory, and whether points may leave this worker at all.
+"""The rules for a worker that sends or receives the points of chunks.
+
+They say how many points a part has, how many bytes may wait in a link, how long sending may delay
+training, whether a chunk fits into memory, and whether points may leave this worker at all.
 """
 
 from polyrhythm.wire.messages.reasons import Reason
@@ -16,9 +17,9 @@ _FREE_SHARE = 0.5
 
 
 def refusal(*, private: bool, shares: bool) -> Reason | None:
-    """Why this worker sends no points to any other worker, whatever the lead orders; None if it may
-    send them. `private`: every worker of the job has a data set of its own. `shares`: this worker was
-    started with `--share-data`."""
+    """Why this worker sends no points to others, even if the lead orders it; None if it may send
+    them. `private`: every worker has its own data set. `shares`: this worker was started with
+    `--share-data`."""
     return Reason("move-not-shared") if private and not shares else None
 
 
@@ -32,8 +33,8 @@ def part_points(left: int, point_nbytes: float | None) -> int:
 
 def may_send_more(spent_ns: int, since_ns: int) -> bool:
     """Whether the worker may read another part now, between two batches. `spent_ns`: how long it
-    has already read parts between these two batches. `since_ns`: the time since it last stopped to
-    read parts. One part may always be read."""
+    has already read parts between these two batches. `since_ns`: the time since it last read parts.
+    One part may always be read."""
     return spent_ns == 0 or spent_ns < _SHARE * since_ns
 
 

@@ -44,8 +44,8 @@ class Entry:
         self._ask_for_division()
 
     def _ask_for_division(self) -> None:
-        """Ask the lead how the model is cut into slices. Every incarnation asks again, until it is
-        answered."""
+        """Ask the lead for the division of the model. Every incarnation asks again until it gets an
+        answer."""
         state = self._state
         known = state.division is not None or not state.outbox.incarnation
         if state.sized is not None and not known:
@@ -76,7 +76,7 @@ class Entry:
         self._reroute_if_linked(now_ns)
 
     def _follow_first(self, message: m.Routing, now_ns: int) -> None:
-        """Follow the first routes. The lead may have released the worker already, before all of its
+        """Follow the first routes. The lead may already have released the worker, before all of its
         links were open."""
         state = self._state
         state.joining.routed = True
@@ -113,7 +113,7 @@ class Entry:
         for server, sequence, routing in state.pushes.take_early():
             self._training.acknowledge(server, sequence, routing, now_ns)
         if missing is Missing.NOTHING:
-            return  # messages that are on their way come from the servers that were to send them
+            return  # messages under way still come from the servers that were asked for them
         enough = state.leaves and (state.user_computes or mode.landing.whole)
         if mode.read_again(state.pushes.sequence, state.phase, missing, enough=enough):
             self._training.resume_if_whole(now_ns)
@@ -123,10 +123,10 @@ class Entry:
         self._state.outbox.out.append(PrepareBuffers(landing.routes, landing.early_since))
 
     def _missing(self, routes: tuple[m.Route, ...]) -> Missing:
-        """What may fail to arrive when the worker begins to follow these routes."""
+        """What may never arrive once the worker follows these routes."""
         joining, landing = self._state.joining, self._state.mode.landing
-        # a server that was drained had no slice in the previous routes, so only a version that is
-        # still incomplete can lack something from it
+        # A drained server had no slice in the previous routes, so only an incomplete version can
+        # miss something from it.
         lacks = joining.broken or (joining.lost and not landing.whole)
         if not lacks and not landing.leads_elsewhere(routes):
             return Missing.NOTHING
@@ -140,7 +140,7 @@ class Entry:
         state.user_computes = False
         if state.over_because is not None:
             self._departure.rejoin(state.over_because, now_ns)
-        elif state.joining.routed:  # a worker that has no routes yet enrols when it gets them
+        elif state.joining.routed:  # a worker without routes enrols when it gets them
             self._enrol(event.points)
 
     def _enrol(self, points: int) -> None:

@@ -8,9 +8,9 @@ slow worker, under `fsp` a step is a part of a batch, and the loop of a worker t
 missed steps.
 
 The lead counts the steps of the job and tells the workers. If a training loop calls
-`scheduler.step()` after every step, each call steps the scheduler until it has made as many steps
-as the job. That may be none, one or several. So after equally many passes the learning rate is the
-same on all workers and under every policy (docs/decisions/111).
+`scheduler.step()` after every step, each call advances the scheduler to the number of the job's
+steps: by none, one or several. So after equally many passes the learning rate is the same on all
+workers and under every policy (docs/decisions/111).
 """
 
 from math import floor, inf
@@ -19,32 +19,32 @@ _EPSILON = 1e-6
 
 
 class JobSteps:
-    """How many steps the job has made, as far as one worker knows: the last count from the lead,
-    plus an estimate of the steps since then."""
+    """The number of steps that the job has made, as one worker knows it: the last count from the
+    lead, plus an estimate of the steps since then."""
 
     __slots__ = ("_estimates", "_growth", "_most", "_since", "_told", "joined", "own", "resumed")
 
     def __init__(self, told: float, *, estimates: bool = True, resumed: bool = False) -> None:
         """`told`: the steps that the job had made when this worker began. `estimates`: whether the
-        worker estimates the steps that the job makes until the lead tells its count again. That is
-        not needed if the servers make one step per round, because the lead then tells its count
-        before every step. `resumed`: whether the job continues from a checkpoint, which may contain
-        the positions of schedulers."""
+        worker estimates the steps of the job between two counts from the lead. It need not if the
+        servers make one step per round, because the lead then sends its count before every step.
+        `resumed`: whether the job continues from a checkpoint, which may contain the positions of
+        schedulers."""
         self.joined = told
         self.resumed = resumed
         self.own = 0
-        """How many steps the worker's loop has made."""
+        """The number of steps of the worker's loop."""
         self._told = told
         self._since = 0.0
-        """How many steps of whole batches the loop has made since the last count from the lead."""
+        """The steps of the loop since the last count from the lead, in steps over whole batches."""
         self._estimates = estimates
         self._most = (inf, inf)
-        """How many steps the job made between the last two counts from the lead. The estimate adds
-        at most this many."""
+        """The steps of the job between the last two counts from the lead. The estimate adds at most
+        this many."""
         self._growth = (1.0, 1.0)
-        """The last measured numbers of job steps per step of this worker, each between two counts
-        from the lead. The estimate uses the lowest of them, and at most 1, because a scheduler
-        cannot go back."""
+        """The measured numbers of job steps per step of this worker, one for each time between two
+        counts from the lead. The estimate uses the lowest of them, and at most 1, because a
+        scheduler cannot go back."""
 
     def on_step(self, whole: float) -> None:
         """Note a step of the loop. `whole`: its size as a share of a whole batch."""
@@ -75,10 +75,11 @@ class JobSteps:
 
 
 class ScheduleCalls:
-    """The calls of one scheduler: how many steps it makes when the training loop calls it.
+    """Decides how many steps one scheduler makes when the training loop calls it.
 
-    *Only a scheduler that is called once after every step follows the job. A scheduler that is called
-    more rarely, such as once per pass, makes one step per call.*"""
+    *Only a scheduler that is called once after every step follows the job. A scheduler that is
+    called more rarely, such as once per pass, makes one step per call.*
+    """
 
     __slots__ = ("_ahead", "_called", "_calls", "_catching_up")
 
@@ -88,16 +89,16 @@ class ScheduleCalls:
         self._calls = 0
         """How many calls in a row came one step after the call before."""
         self._catching_up = False
-        """Whether the last calls may come from a loop that steps the scheduler once per pass, and
-        now makes up for passes that other workers have visited."""
+        """Whether the last calls may be those of a loop that steps the scheduler once per pass, and
+        now catches up with passes that other workers have visited."""
         self._ahead = 0.0
         """By how many steps the scheduler is ahead of the job. It may have made steps before the
-        job began, and loops differ in when they first call it."""
+        job began, and loops differ in their first call."""
 
     def steps(self, position: int, job: JobSteps, catches_up: int = 0) -> int:
-        """How many steps the scheduler makes now, because the loop has called it. `position`: how
-        many steps it has made. `catches_up`: a loop that steps the scheduler once per pass may call
-        it this many times in a row to catch up with the job's passes."""
+        """How many steps the scheduler makes at this call of the loop. `position`: how many steps
+        it has made. `catches_up`: a loop that steps the scheduler once per pass may call it this
+        many times in a row to catch up with the job's passes."""
         called, self._called = self._called, job.own
         if called is None:
             soon = job.own <= 1
@@ -120,7 +121,7 @@ class ScheduleCalls:
         return max(0, floor(now + self._ahead + _EPSILON) - position)
 
     def waits(self, job: JobSteps) -> bool:
-        """Whether the scheduler has to wait, because it is not known yet how the loop calls it."""
+        """Whether the scheduler has to wait until it is known how the loop calls it."""
         return self._catching_up and self._called is not None and job.own <= self._called + 1
 
     @property

@@ -19,7 +19,8 @@ from polyrhythm.wire import messages as m
 _LAST_WORD_NS = 5 * 10**9
 """How long the worker waits for the lead's decision after the link to a server has ended."""
 _AGAIN_NS = 2 * 10**9
-"""After this time a worker that rejoins tries again to connect to a server that did not answer."""
+"""A worker that rejoins waits this long before it tries again to connect to a server that did not
+answer."""
 
 
 class Parted(msgspec.Struct, frozen=True):
@@ -53,17 +54,18 @@ class Joining:
         self._servers: tuple[m.ServerSpec, ...] = ()
         """The servers that the job had when the lead admitted this incarnation."""
         self.again_ns: int | None = None
-        """When to connect again to the servers that did not answer; None if there are none."""
+        """When to connect again to the servers that did not answer; None if all have answered."""
         self._attached = False
         self._routes: m.Routing | None = None
-        """New routes that are not followed yet, because some of their servers are not linked."""
+        """New routes that the worker does not follow yet, because it lacks links to some of their
+        servers."""
         self.routed = False
         """Whether the worker follows routes."""
         self.parted: Parted | None = None
         self.lost = False
-        """Whether the routes that the worker follows now lack a server of the routes before."""
+        """Whether the present routes lack a server of the previous routes."""
         self.broken = False
-        """Whether a link has ended before the worker could follow these routes, so that messages on
+        """Whether a link has ended before the worker could follow these routes. Then messages on
         this link were lost."""
 
     @property
@@ -78,8 +80,8 @@ class Joining:
         self._links.want(message.servers)
 
     def dial(self, servers: tuple[m.ServerSpec, ...]) -> list[int]:
-        """Request links to the servers in `servers` that were not dialled yet. Returns the numbers of
-        these servers."""
+        """Request links to the servers in `servers` to which no connection was tried yet. Returns
+        the numbers of these servers."""
         missing = self._links.dial(servers)
         if missing:
             self._outbox.out.append(Dial(missing))
@@ -100,8 +102,8 @@ class Joining:
         self._routes = message
 
     def follow(self) -> m.Routing | None:
-        """The routes to follow from now on, if new ones have come and all their servers are linked;
-        else None."""
+        """The routes to follow from now on, if new ones have come and the worker has links to all
+        of their servers; else None."""
         message = self._routes
         if message is None:
             return None
@@ -112,8 +114,7 @@ class Joining:
         if not self.linked:
             return None
         self._routes = None
-        # every server is linked, so the worker need not wait for the lead's decision about a lost
-        # server
+        # every server is linked, so no decision of the lead about a lost server is needed
         self.parted = None
         self._outbox.routing = message.routing
         return message
@@ -130,7 +131,7 @@ class Joining:
 
     def lose_link(self, server: int, incarnation: int) -> bool:
         """Note the end of a link. Returns False if a newer link has replaced it, or if the lead has
-        already said that the server is lost."""
+        already declared the server lost."""
         return self._links.on_ended(server, incarnation) and server in self._links
 
     def on_unreached(self, server: int, incarnation: int, detail: str, now_ns: int) -> None:
@@ -154,14 +155,14 @@ class Joining:
             self.dial(tuple(spec for spec in self._servers if spec.server in absent))
 
     def wait_for_word(self, server: int, incarnation: int, reason: Reason, now_ns: int) -> None:
-        """Wait for the lead to say which server takes over the slices of a server whose link has
+        """Wait for the lead to say which server gets the slices of a server whose link has
         ended."""
         if self.parted is None:
             self.parted = Parted(server, incarnation, reason, now_ns + _LAST_WORD_NS)
 
     def overdue(self, now_ns: int) -> Parted | None:
-        """The server about which the lead has not decided in time; None if there is none. Each
-        server is returned only once."""
+        """A server about which the lead has not decided in time; None if there is none. Each server
+        is returned only once."""
         parted = self.parted
         if parted is None or now_ns < parted.until_ns:
             return None

@@ -1,10 +1,10 @@
 """How a worker leaves the job, how it is removed, and how it rejoins.
 
-*A worker that was evicted rejoins under a new incarnation. Its contributions that were not
-acknowledged are dropped. A worker that has lost its link to a server of the job rejoins in the same
-way. It first tells the lead, because a job whose last worker rejoins must wait for it. A worker
-that rejoins and cannot reach a server stays in the job without a place in the rounds, and tries
-again. A worker that has never reached all servers fails.*
+*An evicted worker rejoins as a new incarnation, and drops its unacknowledged contributions. A
+worker that has lost its link to a server rejoins in the same way. It first tells the lead, because
+a job whose last worker rejoins must wait for it. A worker that rejoins and cannot reach a server
+stays in the job without taking part in rounds, and tries again. A worker that has never reached all
+servers fails.*
 
 *A worker that is told to leave does not wait for other workers. It leaves when all of its
 contributions are acknowledged, or after a time limit.*
@@ -41,16 +41,16 @@ class Departure:
             self.let_go(now_ns)
 
     def let_go(self, now_ns: int) -> bool:
-        """Return control to the user's code, because the worker was told to leave. Do nothing if
-        the user's code has control already, or while a version has arrived only in part, because
-        the user's code may still read the parameters. Returns whether control was returned."""
+        """Return control to the user's code: the worker was told to leave. Do nothing if the user's
+        code has control already, or while a version is incomplete, because the user's code may
+        still read the parameters. Returns whether control was returned."""
         state = self._state
         if state.user_computes or not state.mode.landing.whole:
             return False
         state.user_computes = True
         state.enter(Phase.PARTING, now_ns)
-        # From now on the worker drops versions that are pushed to it. A worker that needs the final
-        # version must pull that version.
+        # From now on the worker drops versions that it did not request. If it needs the final
+        # version, it must pull that version.
         state.mode.must_pull = True
         state.mode.expect(None)
         state.outbox.out.append(StopWaiting())
@@ -94,7 +94,7 @@ class Departure:
 
     def _end_loop(self, reason: Reason, now_ns: int) -> None:
         """End the loop of a worker that was not a member when the job ended. It cannot read the
-        final version: its loop ends without an error, with the parameters that it has."""
+        final version, so its loop ends without an error, with the parameters that it has."""
         state = self._state
         state.job_over = True
         state.over_because = reason
@@ -115,7 +115,7 @@ class Departure:
         if state.job_over:
             return
         lead = event.peer == state.outbox.seat.name
-        # the detail contains the name of the process in which the lead runs
+        # the detail names the process in which the lead runs
         peer = f"the lead ({event.peer})" if lead else event.peer
         fields = {"name": state.name, "peer": peer, "detail": event.detail}
         reason = Reason("link-lost", fields)
@@ -125,8 +125,8 @@ class Departure:
                 return
             state.pushes.relinking.add(server)
         if state.phase is Phase.LEAVING and (server is None or not state.survives(server)):
-            # Do not wait any more: no other process can acknowledge what was sent to the lost
-            # server.
+            # do not wait any longer: no other process can acknowledge what was sent to the lost
+            # server
             self.depart(now_ns)
             return
         begun = state.mode.resumed >= 0 and not state.mode.stop
@@ -143,9 +143,9 @@ class Departure:
             self._lose_place(reason, now_ns)
 
     def miss(self, parted: Parted, now_ns: int) -> None:
-        """Rejoin, because this worker's link to a server is down and the lead has not said in time
-        whether that server is lost. When it rejoins, the worker learns which servers the job has. A
-        worker whose loop has not begun fails if it cannot reach the same server a second time."""
+        """Rejoin: the link to a server is down, and the lead has not said in time whether that
+        server is lost. When it rejoins, the worker learns which servers the job has. A worker whose
+        loop has not begun fails if it cannot reach the same server a second time."""
         state = self._state
         missed = (parted.server, parted.incarnation)
         if missed in state.unreached and not state.begun:
@@ -155,7 +155,7 @@ class Departure:
         self._lose_place(parted.reason, now_ns)
 
     def _lose_place(self, reason: Reason, now_ns: int) -> None:
-        """End this incarnation, as soon as the user's code has stopped using the parameters."""
+        """End this incarnation once the user's code has stopped using the parameters."""
         if self._state.phase is Phase.LEAVING:
             self.depart(now_ns)
         elif self._state.user_computes:

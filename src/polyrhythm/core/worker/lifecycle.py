@@ -1,7 +1,7 @@
 """The phases of a worker, and one table of all transitions between them.
 
-*Each event is either handled in a phase or ignored there on purpose, and it leads only to phases
-that the table names.* A machine that is being checked raises an error at any other transition.
+*In each phase, an event is either handled or ignored on purpose, and it leads only to phases in the
+table.* A machine under test raises an error at any other transition.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ class Phase(StrEnum):
     JOINING = "joining"
     """The lead has not admitted this incarnation yet."""
     ADMITTED = "admitted"
-    """The worker links to the servers and sends its model description."""
+    """The worker connects to the servers and sends the description of its model."""
     PLACING = "placing"
     """The worker has routes, and waits for its first version."""
     WAITING = "waiting"
@@ -24,7 +24,7 @@ class Phase(StrEnum):
     """On arrival: the worker has visited all of its points, and waits for chunks or for the end of
     the job."""
     COMPUTING = "computing"
-    """The user's code computes on a version."""
+    """The user's code computes with a version."""
     PARTING = "parting"
     """The worker was told to leave, and the user's code ends its loop."""
     LEAVING = "leaving"
@@ -104,4 +104,4 @@ def _parse(rows: Mapping[type, str]) -> dict[Phase, dict[type, frozenset[Phase]]
 EVENTS = frozenset(_ROWS)
 """All events that a worker handles. After its end it handles none."""
 TABLE = _parse(_ROWS)
-"""Per phase and per event handled in it, the phases in which the worker may be afterwards."""
+"""Per phase and per event that it handles: the phases in which the worker may be afterwards."""

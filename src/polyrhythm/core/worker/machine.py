@@ -134,7 +134,7 @@ class WorkerMachine:
 
     @property
     def division(self) -> m.Division | None:
-        """How the job's model is cut into slices; None if this worker does not know it yet."""
+        """The division of the job's model; None if this worker does not know it yet."""
         return self._state.division
 
     @property
@@ -157,7 +157,7 @@ class WorkerMachine:
 
     @property
     def stopping(self) -> bool:
-        """Whether the job ends: the version that this worker reads next is the final one."""
+        """Whether the job ends: the next version that this worker reads is the final one."""
         return self._state.mode.stop
 
     @property

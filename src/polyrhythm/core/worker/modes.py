@@ -1,16 +1,16 @@
 """The two modes in which workers read parameters: with rounds, and on arrival. The job's policy
-decides which one is used.
+decides the mode.
 
-**With rounds**, a worker continues when all its slices are of the same version: the version that
-the lead released, or a later one. Its next contribution tells the servers that it no longer reads
-the version.
+**With rounds**, a worker continues when all its slices have the same version: the one that the lead
+released, or a later one. Its next contribution tells the servers that it no longer reads the
+version.
 
-**On arrival**, each contribution of a worker also asks for the parameters, under a new ticket
-number. The servers answer when they have folded the contribution. The worker continues when the
-answer has arrived and, under a policy with a bound, the lead permits it. It tells the servers that
-it has copied the answer, with the message `Pulled` or, if the model is small, with its next
-request. With `--read-ahead` (asp only) the worker does not wait for the answer to a contribution:
-it computes the next contribution first, and then reads the answer.
+**On arrival**, each contribution also requests the parameters, under a new ticket number. The
+servers answer when they have folded the contribution. The worker continues when the answer has
+arrived and, under a policy with a bound, the lead permits it. It tells the servers that it has
+copied the answer: with the message `Pulled` or, if the model is small, with its next request. With
+`--read-ahead` (asp only) the worker does not wait for the answer: it first computes the next
+contribution, and then reads the answer.
 """
 
 from polyrhythm.core.effects import Expect
@@ -27,8 +27,8 @@ from polyrhythm.errors import InvariantBroken
 from polyrhythm.wire import messages as m
 
 _SMALL_NBYTES = 2 * 2**20
-"""A model up to this size may stay leased at the servers while a worker computes: the spare copy
-that the servers then need costs less than a message that ends the lease."""
+"""A model up to this size may stay leased while a worker computes. The spare copy that the servers
+then need costs less than a message that ends the lease."""
 
 
 class WorkerRoundsMode(Pulls):
@@ -48,8 +48,8 @@ class WorkerRoundsMode(Pulls):
         self._pulling: dict[int, int] = {}
         """Per server, the version that was pulled from it last; empty if nothing was pulled."""
         self._whole = False
-        """Whether the worker lacks the version before the next one, and reads parameters and state
-        instead of the sum of the gradients."""
+        """Whether the worker lacks the version before the next one. Then it reads parameters and
+        state instead of the sum of the gradients."""
 
     def attach(self, spec: m.ModelSpec) -> None:
         pass
@@ -110,8 +110,8 @@ class WorkerRoundsMode(Pulls):
         pass
 
     def read_again(self, sequence: int, phase: Phase, missing: Missing, *, enough: bool) -> bool:
-        """Request the parameters again, because routes have changed. `enough`: the worker is
-        leaving, and the version that it has is sufficient."""
+        """Request the parameters again, because routes have changed. `enough`: the worker leaves,
+        and the version that it has is sufficient."""
         if missing is Missing.ANSWERS and not self._pulling:
             return False
         self._pulling.clear()
@@ -119,11 +119,14 @@ class WorkerRoundsMode(Pulls):
         return True
 
     def pull_missing(self) -> None:
-        """Pull from every server whose slices are older than the version to read. If a server has
-        folded again meanwhile, it answers with a later version, and the other servers are then
-        asked for that version. A server is asked again only after its answer has arrived. Otherwise
-        a second answer could overwrite slices of a version that is already complete. No server is
-        asked before the first release, because some servers may not know this worker yet."""
+        """Pull from every server whose slices are older than the version to read.
+
+        If a server has folded again meanwhile, it answers with a later version, and the worker then
+        requests that version from the other servers. It requests again only after the answer of a
+        server has arrived. Otherwise a second answer could overwrite slices of a complete version.
+        It requests nothing before the first release, because some servers may not know this worker
+        yet.
+        """
         if self._released == NOTHING:
             return
         round_ = max(self._released, self.landing.newest)
@@ -193,7 +196,7 @@ class WorkerArrivalMode(Pulls):
             pushes.send(computed, self.landing)
             return
         self._permitted = not self._asks
-        # The contribution asks for the parameters. Servers answer when they have folded it, and the
+        # The contribution requests the parameters. Servers answer when they have folded it, and the
         # answer acknowledges it.
         asked = self._take_ticket(waits=not self.overlaps)
         pushes.send(computed, self.landing, *asked)
@@ -236,8 +239,8 @@ class WorkerArrivalMode(Pulls):
         return self.ticket, self.landing.version if self._small else NOTHING
 
     def pull_after(self, sequence: int, *, waits: bool = True) -> None:
-        """Ask every server for its slices as soon as they contain contribution `sequence`, which
-        was sent before. The answers carry a new ticket."""
+        """Request the slices of every server once they contain contribution `sequence`, which was
+        sent before. The answers carry a new ticket."""
         ticket, pulled = self._take_ticket(waits=waits)
         identity = self._outbox.identity()
         pull = m.Pull(**identity, round=ticket, sequence=sequence, pulled=pulled)
@@ -249,7 +252,7 @@ Mode = WorkerRoundsMode | WorkerArrivalMode
 
 
 def choose_mode(job: m.JobSpec | None, outbox: WorkerOutbox, ticket: int = 0) -> Mode:
-    """The mode of the job's policy; while the job is not known, the mode with rounds."""
+    """The mode of the job's policy. While the job is not known: the mode with rounds."""
     if job is None:
         return WorkerRoundsMode(outbox, ticket)
     traits = traits_of(job.sync)

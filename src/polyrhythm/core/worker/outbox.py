@@ -1,4 +1,4 @@
-"""Collects the effects of one event of a worker in order: messages to the lead and to servers, and
+"""Collects the effects of one event of a worker, in order: messages to the lead and to servers, and
 other instructions to its process.
 
 *Every message contains the worker's number and incarnation, and the term and the epochs that the
@@ -25,13 +25,13 @@ class WorkerOutbox:
         self.forget_identity()
 
     def forget_identity(self) -> None:
-        """Forget the worker's number and incarnation, because the lead has not assigned new ones yet."""
+        """Forget the worker's number and incarnation: the lead has not assigned new ones yet."""
         self.worker = -1
         self.incarnation = 0
         self.view = self.routing = 0
 
     def follow(self, message: Seating) -> None:
-        """Use the seat and the view in this message of the lead from now on."""
+        """From now on, use the seat and the view in this message of the lead."""
         self.seat, self.view = self.seat.after(message), message.view
 
     def identity(self) -> dict[str, Any]:

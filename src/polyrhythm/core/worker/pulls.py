@@ -1,8 +1,8 @@
 """What one incarnation of a worker reads: the version that it has, the versions that it has
-requested, and the version for which the lead has released it.
+requested, and the version with which the lead lets it continue.
 
-*Under every policy a worker computes on parameters that contain its own last contribution.* The two
-modes, with rounds and on arrival, are in `modes`; this module has the parts that they share.
+*Under every policy a worker computes with parameters that contain its own last contribution.*
+`modes` has the two modes, with rounds and on arrival. This module has the parts that they share.
 """
 
 from collections.abc import Mapping
@@ -19,13 +19,14 @@ _EXPECT_NOTHING = Expect(None)
 
 
 class Missing(Enum):
-    """What may not arrive at a worker because routes have changed."""
+    """What may never arrive at a worker because routes have changed."""
 
     NOTHING = "nothing"
     ANSWERS = "answers"
-    """The servers that the worker has asked for parameters may not be the primaries any more."""
+    """The servers that were asked for parameters may no longer be the primaries."""
     VERSIONS = "versions"
-    """A server or a link is lost, and with it the versions that were pushed over it."""
+    """A server or a link is lost, and with it the versions that were sent over it without a
+    request."""
 
 
 class Assembly:
@@ -56,15 +57,15 @@ class Assembly:
         """The version of the oldest slice."""
         self.newest = NOTHING
         self.whole = True
-        """Whether all slices are of one version."""
+        """Whether all slices have one version."""
         self._early: dict[int, int] = {}
         """With `--optimizer-on workers`: the slices whose sum has arrived before the lead ordered
         the fold. The value is the version that the slice had before."""
 
         self.early_since = tuple(route.since for route in routes)
-        """Per slice, the routing epoch since which such sums count. It rises only when a slice gets
-        another primary because a server is lost: sums of the lost server are dropped. *When a slice
-        moves between a fold and the release, a sum of its former primary may still be on its way. It
+        """Per slice, the routing epoch since which such sums count. It rises only when the slice
+        gets another primary because a server is lost: sums of the lost server are dropped. *When a
+        slice moves between a fold and the release, a sum of its former primary may still arrive. It
         is part of the fold, and the new primary does not send it again.*"""
 
     def leads_elsewhere(self, routes: tuple[Route, ...]) -> bool:
@@ -78,9 +79,9 @@ class Assembly:
         self.slices = _by_primary(routes)
 
     def land_early(self, server: int, slice_: int, version: int, routing: int) -> None:
-        """Record a sum that was sent before the lead ordered the fold. *It is dropped if the slice's
-        primary was lost since. Workers send their contributions again to the new primary, which adds
-        them up again.*"""
+        """Record a sum that was sent before the lead ordered the fold. *Drop it if the slice's
+        primary was lost since. Workers then send their contributions again to the new primary,
+        which adds them up.*"""
         if not 0 <= slice_ < len(self.routes) or self.early_since[slice_] > routing:
             return
         before = self.version if self.whole else self._versions[slice_]
@@ -88,7 +89,7 @@ class Assembly:
         self._early[slice_] = before
 
     def drop_early(self, routes: tuple[Route, ...]) -> None:
-        """When routes change because a server is lost, drop the sums that arrived before the lead
+        """When routes change because a server is lost: drop the sums that arrived before the lead
         ordered the fold and whose server is no longer the primary of their slice. *The lost server
         may have sent such a sum to some workers only, and no other process has it.*"""
         self.early_since = tuple(
@@ -103,8 +104,8 @@ class Assembly:
                 self.land(self.routes[slice_].primary, slice_, before)
 
     def settle(self) -> None:
-        """Treat all sums of a version as final, even those that arrived early, because the lead has
-        released the version."""
+        """Treat all sums of a version as final, even early ones: the lead has released the
+        version."""
         self._early.clear()
 
     def land(self, server: int, slice_: int, version: int, holds: tuple[int, ...] = ()) -> None:
@@ -134,7 +135,7 @@ class Assembly:
             self.whole = self.version == self.newest
 
     def of(self, server: int) -> int:
-        """The lowest version among the slices of which this server is the primary."""
+        """The lowest version of the slices whose primary this server is."""
         if self.whole:
             return self.version
         return min(self._versions[slice_] for slice_ in self.slices[server])
@@ -170,12 +171,12 @@ class Pulls:
         """Without rounds: the ticket of the last request for parameters."""
         self.landing = Assembly()
         self.resumed = NOTHING
-        """The last version that was given to the user's code."""
+        """The last version that the user's code has received."""
         self.must_pull = False
-        """Whether the worker must pull the next version, because that version will not be pushed to
-        it."""
+        """Whether the worker must pull the next version, because no server will send it without a
+        request."""
         self.stop = False
-        """Whether the job ends. If so, the next version that the worker reads is the final one."""
+        """Whether the job ends. Then the next version that the worker reads is the final one."""
         self.ended = False
         """Whether the user's code has the final version."""
         self.terms = m.Release()
@@ -202,7 +203,7 @@ class Pulls:
                 terms.points,
                 rejoined=first,
                 torn=terms.torn and terms.round == version,
-                # a later version probably lacks many points too
+                # the next version probably lacks many points too
                 whole_only=terms.whole_only,
                 progress=terms.progress,
                 rank=terms.rank,

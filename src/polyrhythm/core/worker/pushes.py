@@ -1,9 +1,9 @@
 """The contributions of one incarnation of a worker, from sending until every slice is acknowledged.
 
 *A worker keeps a contribution until every slice of it is acknowledged, and has at most 2
-unacknowledged contributions. After a change of routes it sends again only the slices that were not
-acknowledged, and only to servers that have become their primaries. An acknowledgement covers the
-slices of which the server was the primary in the routing epoch that the acknowledgement names.*
+unacknowledged contributions. After a change of routes it sends again only the unacknowledged
+slices, and only to servers that have become their primaries. An acknowledgement names a routing
+epoch, and covers the slices whose primary the server was in that epoch.*
 """
 
 from collections import deque
@@ -41,8 +41,8 @@ class Outstanding:
         """The contributions that are not acknowledged, the oldest first."""
         self._routes: tuple[Route, ...] = ()
         self._whole: Owed = {}
-        """What the servers must acknowledge for a new contribution: every slice, each by its
-        primary in the current routes."""
+        """The acknowledgements that a new contribution needs: every slice, each from its primary in
+        the current routes."""
 
     def __len__(self) -> int:
         return len(self.sent)
@@ -128,8 +128,8 @@ def _owed(slices: Iterable[int], routes: tuple[Route, ...]) -> Owed:
 
 
 class BufferTurns:
-    """Which push buffer the next contribution is written to. Servers may read a buffer until its
-    contribution is acknowledged; meanwhile another buffer is filled."""
+    """Decides which push buffer the next contribution is written to. Servers may read a buffer
+    until its contribution is acknowledged. Meanwhile another buffer is filled."""
 
     __slots__ = ("_lent", "last", "next")
 
@@ -148,9 +148,9 @@ class BufferTurns:
         return self.last
 
     def turn(self, unacknowledged: int) -> None:
-        """Choose the next buffer to fill. The first two buffers are used alternately. The third is
-        used only if servers may still be reading the buffer that would be next. So only a worker
-        that runs ahead of its acknowledgements needs memory for the third buffer."""
+        """Choose the next buffer to fill. The first two buffers alternate. The third is used only
+        if servers may still read the buffer that comes next. So only a worker that runs ahead of
+        its acknowledgements needs memory for the third buffer."""
         other = 1 - self.last if self.last < 2 else 0
         if not unacknowledged:
             self.next = other
@@ -178,17 +178,18 @@ class Pushes:
         """The sequence number of the last contribution."""
         self.outstanding = Outstanding()
         self.held: Computed | None = None
-        """A contribution that is computed but may not be sent yet."""
+        """A computed contribution that may not be sent yet."""
         self.withheld = 0
-        """The number of the cut for which contributions are withheld; 0 if there is none."""
+        """The number of the cut that makes the worker withhold contributions; 0 if there is
+        none."""
         self.relinking: set[int] = set()
-        """Servers whose link has ended, or that were replaced: everything in flight to them is
+        """Servers whose link has ended, or that were replaced. Everything in flight to them is
         lost."""
         self._early: dict[int, tuple[int, int]] = {}
-        """Per server, an acknowledgement in a routing epoch whose routes this worker does not have
-        yet."""
+        """Per server, an acknowledgement in a routing epoch whose routes this worker lacks so
+        far."""
         self.weights = BY_POINTS
-        """How contributions are weighed (`core/kinds.py`)."""
+        """The value of `--weights` (`core/kinds.py`)."""
 
     def full(self) -> bool:
         """Whether no further contribution may be sent now: two are unacknowledged, or a cut is
@@ -203,9 +204,9 @@ class Pushes:
     def send(
         self, computed: Computed, landing: Assembly, pull: int = 0, pulled: int = NOTHING
     ) -> None:
-        """Send this contribution under the last sequence number. The contribution was computed on
-        the version that the worker has. `pull`: ask for the parameters with this ticket. `pulled`:
-        report that the answer to this ticket was copied."""
+        """Send this contribution under the last sequence number. It was computed with the version
+        that the worker has. `pull`: request the parameters with this ticket. `pulled`: report that
+        the answer to this ticket was copied."""
         outbox, sequence, round_ = self._outbox, self.sequence, landing.version + 1
         sent = self.outstanding.send(sequence, round_, computed, landing.routes)
         for server, slices in landing.slices.items():
@@ -261,8 +262,8 @@ class Pushes:
         return True
 
     def reroute(self, routes: tuple[m.Route, ...], secured: int) -> None:
-        """Send the slices that are not acknowledged, of contributions after `secured`, to the servers
-        that have become their primaries. All of these servers are linked."""
+        """Send the unacknowledged slices of contributions after `secured` to the servers that have
+        become their primaries. The worker has links to all of these servers."""
         self.outstanding.secure(secured)
         relinked, self.relinking = self.relinking, set()
         for sent, moved in self.outstanding.reroute(routes, relinked):

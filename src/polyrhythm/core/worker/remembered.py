@@ -12,12 +12,14 @@ Value = TypeVar("Value")
 
 
 class Remembered(Generic[Value]):
-    """*A chunk that leaves the lease is subtracted at once, before its points can be visited by
-    another worker: the subtraction is in the contribution that confirms the lease, or in an earlier
-    one. A worker that gets a chunk together with the memory of its points adds the chunk at once.
-    After a rejoin nothing is subtracted, because the row of the earlier incarnation is deleted.*
+    """Kind statistics: the memory of a worker's points, and the change of its row.
 
-    The values are of any type: arrays in a worker, tuples of numbers in the simulator.
+    *A chunk that leaves the lease is subtracted at once, before another worker can visit its
+    points: the subtraction is in the contribution that confirms the lease, or in an earlier one. A
+    worker that gets a chunk together with the memory of its points adds the chunk at once. After a
+    rejoin nothing is subtracted, because the row of the earlier incarnation is deleted.*
+
+    The values have any type: arrays in a worker, tuples of numbers in the simulator.
     """
 
     def __init__(
@@ -30,7 +32,7 @@ class Remembered(Generic[Value]):
         may change their first argument."""
         self._zero, self._add, self._subtract = zero, add, subtract
         self.difference = zero()
-        """What the next contribution contains: by how much the worker's row changes."""
+        """The next contribution: the change of the worker's row."""
         self.pending = False
         """Whether there is something to contribute."""
         self._subtotals: dict[int, Value] = {}
@@ -39,14 +41,14 @@ class Remembered(Generic[Value]):
     @property
     def chunks(self) -> Collection[int]:
         """The chunks whose points have added something to the worker's row, or to the difference
-        that is not contributed yet."""
+        that was not contributed yet."""
         return self._subtotals.keys()
 
     def take(self, lease: Leased) -> set[int]:
-        """Take a new lease. Returns the chunks whose points must be forgotten, because they are not
-        in the lease, or because this worker has joined again. A chunk that is being sent to another
-        worker stays in the row until it has arrived there. With `--migrate blocking`, the chunks of
-        a worker that waits also stay in its row."""
+        """Set a new lease. Returns the chunks whose points must be forgotten, because they are not
+        in the lease, or because this worker has joined again. A chunk that this worker sends to
+        another one stays in the row until it has arrived there. With `--migrate blocking`, the
+        chunks of a waiting worker stay in its row, too."""
         if lease.incarnation != self._incarnation:
             self._incarnation = lease.incarnation
             gone = set(self._subtotals)
@@ -62,8 +64,8 @@ class Remembered(Generic[Value]):
         return gone
 
     def on_visited(self, chunk: int, change: Value) -> None:
-        """Add the effect of points that were visited. `change`: by how much their share of the
-        statistics changes."""
+        """Add the effect of visited points. `change`: by how much their share of the statistics
+        changes."""
         subtotal = self._subtotals.get(chunk)
         if subtotal is None:
             subtotal = self._zero()
@@ -77,8 +79,8 @@ class Remembered(Generic[Value]):
 
     def adopt(self, chunk: int, subtotal: Value) -> None:
         """Add to the difference what the points of a chunk have added at another worker
-        (`subtotal`), which has subtracted it. This is done when the chunk arrives, before this
-        worker visits the points."""
+        (`subtotal`), which has subtracted it. Call this when the chunk arrives, before this worker
+        visits the points."""
         self.on_visited(chunk, subtotal)
 
     def collect(self) -> Value:
@@ -96,10 +98,10 @@ def position(lease: ChunkLease, own: Position | None) -> Position:
     """The passes and the cursor at which a worker continues in a chunk. `own`: the worker's own
     position; None if it does not know what the points have added.
 
-    *A worker that knows what the points of a chunk have added continues at its own position, if
-    that is further than the position in the lease. It can be further because of contributions in
-    flight. A worker that has never visited the points, or has given the chunk up since then, does
-    not know what they have added. It begins at the position in the lease.*
+    *A worker that knows what the points of a chunk have added continues at its own position if that
+    is further than the lease's. Contributions in flight can make it so. A worker that has never
+    visited the points, or has given up the chunk since, does not know what they have added. It
+    begins at the position in the lease.*
     """
     leased = (lease.passes, lease.cursor)
     return leased if own is None else max(own, leased)

@@ -62,9 +62,9 @@ class WorkerState:
     pushes: Pushes
     leased: bool
     share_order: m.Share | None
-    """The lead's order to share the state of a version, until the state is sent."""
+    """The lead's order to share the state of a version; kept until the state is sent."""
     sharing: bool
-    """Whether the state is sent, and some server may not have received it yet."""
+    """Whether the state was sent, and some server may not have received it yet."""
     heartbeat: Heartbeat
 
     def __init__(self, name: str) -> None:
@@ -73,9 +73,9 @@ class WorkerState:
         self.job: m.JobSpec | None = None
         self.spec: m.ModelSpec | None = None
         self.division: m.Division | None = None
-        """How the model is cut into slices; None if that is not known yet."""
+        """The division of the model; None if it is not known yet."""
         self.sized: int | None = None
-        """The size of the model, if the lead was asked how it is cut."""
+        """The size of the model, if the lead was asked for its division."""
         self.points: int | None = None
         """The size of the data set from which the user's loop takes batches; None if there is
         none."""
@@ -89,11 +89,12 @@ class WorkerState:
         self.restores = False
         """Whether the user's code waits for the state in the checkpoint."""
         self.user_computes = False
-        """Whether the user's code uses the parameters. While it does, they must not change."""
+        """Whether the user's code uses the parameters. Meanwhile they must not change."""
         self.begun = False
-        """Whether the user's code has got its first parameters: its training loop has begun."""
+        """Whether the user's code has received its first parameters, so its training loop has
+        begun."""
         self.over_because: Reason | None = None
-        """Why this incarnation ends as soon as the user's code stops computing; None if it does not
+        """Why this incarnation ends once the user's code stops computing; None if it does not
         end."""
         self.rejoins_because: Reason | None = None
         """Why the last incarnation ended."""
@@ -157,15 +158,15 @@ class WorkerState:
         self.since_ns = now_ns
 
     def leave_if_asked(self) -> None:
-        """Let a worker that was told to leave do so without waiting for a version, with two
-        exceptions: the job is ending, or the worker reads the parameters directly in the servers'
+        """Let a worker that was told to leave do so without waiting for a version. It waits in two
+        cases: the job is ending, or the worker reads the parameters directly in the servers'
         memory, where they would change."""
         in_place = self.job is not None and self.job.in_place
         self.leaves = self.asked and not self.mode.stop and not in_place
 
     @property
     def settled(self) -> bool:
-        """Whether a worker whose code has ended may leave: no server needs anything more from it."""
+        """Whether a worker whose code has ended may leave: no server needs it any more."""
         over = self.mode.stop or self.over_because is not None
         return not self.sharing and (over or not len(self.pushes.outstanding))
 
@@ -175,8 +176,8 @@ class WorkerState:
         return self.mode.ended or self.phase in (Phase.PARTING, Phase.LEAVING)
 
     def survives(self, server: int) -> bool:
-        """Whether the job can perhaps continue without this server: its slices have copies, or it is
-        the primary of none."""
+        """Whether the job may continue without this server: its slices have copies, or it is the
+        primary of none."""
         if self.job is None or self.job.replicas > 0:
             return self.job is not None
         routes = self.mode.landing.routes

@@ -1,6 +1,6 @@
 """How a worker trains: what it contributes, when its contributions count, and when it continues.
 
-*The user's code computes on one complete version, which does not change meanwhile.* The worker
+*The user's code computes with one complete version, which does not change meanwhile.* The worker
 holds its next contribution back while two contributions are unacknowledged (`pushes`), or until the
 last one is answered (`modes`).
 """
@@ -45,7 +45,7 @@ class Training:
             self._departure.let_go(now_ns)
 
     def _contribute_held(self, held: ev.Computed, now_ns: int) -> None:
-        """Send the contribution that was kept back, if it may be sent now. A leaving worker does
+        """Send the contribution that was held back, if it may be sent now. A leaving worker does
         not wait for the answer to its previous contribution."""
         state = self._state
         if not state.pushes.full() and (state.leaves or not state.mode.answer_first):
@@ -108,10 +108,10 @@ class Training:
             state.outbox.tell_lead(withheld)
 
     def on_keep(self, message: m.Keep, now_ns: int) -> None:
-        """Let the process copy the state that belongs to a cut. It is the state after the last
-        contribution that was sent. If the next contribution is already computed and held back, or
-        if the worker rests, that is the present state. Otherwise it is the state at the end of the
-        current iteration of the user's loop."""
+        """Let the process copy the state that belongs to a cut: the state after the last sent
+        contribution. That is the present state if the next contribution is computed and held back,
+        or if the worker rests. Otherwise it is the state at the end of the current iteration of the
+        user's loop."""
         state = self._state
         if message.incarnation == state.outbox.incarnation:
             at_once = state.pushes.held is not None or state.phase is Phase.RESTING
@@ -121,9 +121,9 @@ class Training:
     # -- the state of the optimizer ------------------------------------------------------------
 
     def on_share(self, message: m.Share, now_ns: int) -> None:
-        """Send the parameters and the state of a version to the servers, as soon as this worker has
-        that version and follows the routes of the order. The next version comes only when all
-        servers hold the state."""
+        """Send the parameters and the state of a version to the servers, once this worker has that
+        version and follows the routes of the order. The next version comes only when all servers
+        hold the state."""
         state = self._state
         if message.incarnation != state.outbox.incarnation:
             return
@@ -165,8 +165,8 @@ class Training:
             self.on_secured(now_ns)
 
     def on_secured(self, now_ns: int) -> None:
-        """Continue, now that every contribution is safe on the servers: send the contribution that
-        was held back, or leave."""
+        """Continue when every contribution is safe on the servers: send the contribution that was
+        held back, or leave."""
         state = self._state
         pushes = state.pushes
         if pushes.held is not None:

@@ -33,7 +33,7 @@ from polyrhythm.wire.messages import ChunkProgress, ContributionReport
 
 
 class _Batches(msgspec.Struct):
-    """Batches that were drawn one after the other. `lease`: the lease of the first batch."""
+    """Consecutive batches. `lease`: the lease of the first batch."""
 
     points: int = 0
     progress: dict[int, ChunkProgress] = {}
@@ -51,20 +51,20 @@ class _Batches(msgspec.Struct):
 
 
 class _Work(msgspec.Struct):
-    """What was done since the last contribution."""
+    """The contents of a window: what was done since the last contribution."""
 
     points: float = 0.0
     """The points of the batches that the training loop got."""
     dropped: float = 0.0
-    """How many of `points` were in batches that the training loop has dropped: no gradient was
-    computed with them. They count as visited, but have no weight."""
+    """How many of `points` were in batches that the training loop has dropped: it computed no
+    gradient with them. They count as visited, but have no weight."""
     given: float | None = None
     """The number of points that the user's code gave with its steps; None if it gave no number."""
     visited: _Batches = msgspec.field(default_factory=_Batches)
     """The batches that the next contribution reports as visited."""
     steps: int = 0
     whole_steps: float = 0.0
-    """The steps, counted in steps over whole batches."""
+    """The number of steps, in steps over whole batches."""
     stepped: float = 0.0
     """The weight at the last step."""
     losses: list[tuple[SupportsFloat, float]] = []
@@ -73,11 +73,11 @@ class _Work(msgspec.Struct):
     left_out: int = 0
     left_out_points: float = 0.0
     not_made: int = 0
-    """For how many of the left out steps the training loop has not called `optimizer.step`."""
+    """The number of left out steps for which the training loop has not called `optimizer.step`."""
     why: NotFinite | None = None
     """Why the last left out step was left out."""
     gathered: float = 0.0
-    """The points that were used to compute gradients, up to the end of the last micro-batch."""
+    """How many points were used to compute gradients, up to the end of the last micro-batch."""
     ended_ns: int = 0
     """The computing time of this round at the end of the last micro-batch."""
     abandoned_ns: int = 0
@@ -104,13 +104,13 @@ class Window:
         self.everything = 0
         """The number of points in this worker's lease; 0 if it is not known."""
         self.put_back: Callable[[int], None] | None = None
-        """A function that gives back the points of the last batches, so that they are visited
+        """A function that gives the points of the last batches back, so that they are visited
         again; None if that is not possible."""
         self.batches = 0
         """The number of batches since the last step."""
         self.batch_points = 0.0
-        """The number of points in the batches since the last step; if no batch has followed the
-        last step, the points of that step, because another step may be made with them."""
+        """The number of points in the batches since the last step. Without such a batch: the points
+        of the last step, because another step may be made with them."""
         self.last_batch = 0
         """The number of points in the last batch."""
         self._several = several
@@ -118,21 +118,20 @@ class Window:
         """The number of the lease from which the next batch is drawn."""
         self._work = _Work()
         self._open = _Batches()
-        """With several models: the newest batches. The user's loop may make another step with
-        them."""
+        """With several models: the newest batches, with which the user's loop may make another
+        step."""
         self._before: tuple[_Work, _Batches] | None = None
-        """What was done before the first batch of the present step, if the step can be taken
-        back."""
+        """The contents of the window before the first batch of the present step, which `take_back`
+        restores. None if the step cannot be undone."""
 
     # -- points --------------------------------------------------------------------------------
 
     def begin(self, lease: int, everything: int = 0) -> None:
-        """Draw the batches that follow from the lease with this number, which has this many
-        points."""
+        """From now on, batches come from the lease with this number, which has this many points."""
         self._lease, self.everything = lease, everything
 
     def note(self, points: int, progress: Sequence[ChunkProgress] = ()) -> None:
-        """Note a batch of this many points that the training loop gets."""
+        """Note a batch of this many points for the training loop."""
         work = self._work
         if not self.batches:
             if self.put_back is not None:
@@ -170,7 +169,7 @@ class Window:
         self.batches, self._before = 0, None
 
     def give(self, points: float) -> None:
-        """Note how many points the step has, if the user's code says so."""
+        """Note how many points the step has, if the user's code reports it."""
         self._work.given = (self._work.given or 0.0) + points
 
     @property
@@ -206,14 +205,14 @@ class Window:
         return self._work.steps
 
     def end_steps(self, steps: int = 1, whole: float = 1.0) -> None:
-        """Note steps that have ended. `whole`: how many steps over whole batches they are worth."""
+        """Note steps that have ended. `whole`: their number in steps over whole batches."""
         work = self._work
         work.steps += steps
         work.whole_steps += whole
         work.stepped = work.weighed
 
     def leave_out(self, points: float, why: NotFinite, *, made: bool = True) -> None:
-        """Leave the present step out; this many points lose their weight. `made`: whether the
+        """Leave the present step out, with the weight of this many points. `made`: whether the
         training loop has made the step."""
         work = self._work
         work.left_out += 1
@@ -226,8 +225,8 @@ class Window:
         self._work.losses.append((loss, points if points > 0 else 1.0))
 
     def keep_first_loss(self) -> None:
-        """Keep the loss that was added last: it is the loss of the first local step of the round,
-        computed before the step changed the model."""
+        """Keep the last added loss: it belongs to the first local step of the round, before the
+        step changed the model."""
         self._work.first_loss = self._work.losses[-1][0], round(self._work.weighed)
 
     @property
@@ -244,7 +243,7 @@ class Window:
 
     @property
     def gathered(self) -> float:
-        """The number of points of the micro-batches of this round."""
+        """The number of points in this round's micro-batches so far."""
         return self._work.gathered
 
     def gather(self) -> float:
@@ -262,15 +261,15 @@ class Window:
         return took_ns
 
     def add_abandoned(self, nanoseconds: int) -> None:
-        """Note the time that the worker has spent on a micro-batch that it leaves out."""
+        """Note the time that the worker spent on a micro-batch that it leaves out."""
         self._work.abandoned_ns += nanoseconds
 
     # -- the ends of a window ------------------------------------------------------------------
 
     @property
     def weight(self) -> float:
-        """The weight of the contribution. If a step is made with batches that an earlier
-        contribution already contained, it has the weight of these batches."""
+        """The weight of the contribution. A step with batches of an earlier contribution has the
+        weight of these batches."""
         work = self._work
         points = work.given
         if points is None:
@@ -286,10 +285,10 @@ class Window:
         return work.why if work.left_out and work.left_out >= work.steps else None
 
     def contribute(self, *, first: bool = True, varies: bool = False) -> ContributionReport:
-        """End the window with a contribution, and return the report of it. `first`: with several
-        models, the contribution is a step of the model that steps first. If the user's code says
-        how many points its steps have, only the points of that model count as visited. `varies`:
-        steps may have fewer points than a whole batch."""
+        """End the window with a contribution, and return its report. `first`: with several models,
+        the contribution is a step of the model that steps first. If the user's code reports the
+        points of its steps, only the points of that model count as visited. `varies`: steps may
+        have fewer points than a whole batch."""
         weight, (lease, work) = self.weight, self._end()
         visited = -1
         if self._several:
@@ -315,7 +314,7 @@ class Window:
         return lease, tuple(work.visited.progress.values())
 
     def drop(self) -> None:
-        """End the window and discard it: nothing of it will ever count."""
+        """End the window and discard it: nothing in it will ever count."""
         self._end()
         self._open = _Batches()
         self.batch_points = 0.0
@@ -337,8 +336,8 @@ class Window:
         self.end_batches()
 
     def _end(self) -> tuple[int, _Work]:
-        """Begin a new window. Returns the number of the lease under which the first point was
-        visited (without points, that of the present lease), and what was done."""
+        """Begin a new window. Returns the contents of the old one, and the number of the lease
+        under which its first point was visited (without points, the present lease)."""
         work, self._work = self._work, _Work()
         self.end_batches()
         batches = work.visited if work.visited.points else self._open

@@ -145,10 +145,10 @@ def _get(address: str, file: File, target: Path, progress: Progress) -> None:
         reason = getattr(error.reason, "strerror", None) or error.reason
         raise DataError(f"{address} cannot be reached ({reason})") from None
     except (http.client.HTTPException, ConnectionError, TimeoutError) as error:
-        raise DataError(f"the download of {address} broke off ({error})") from None
+        raise DataError(f"the download of {address} was interrupted ({error})") from None
     if sha256 != file.sha256:
         raise DataError(
-            f"{address} is not the file it should be (sha256 {sha256[:12]}...,"
+            f"{address} is not the expected file (sha256 {sha256[:12]}...,"
             f" expected {file.sha256[:12]}...)"
         )
 
@@ -178,7 +178,7 @@ def _unpack(archive: Archive, wanted: Sequence[File], part: Path) -> None:
             with extract(f"{archive.inside}/{file.name}") as source, target.open("wb") as out:
                 shutil.copyfileobj(source, out, CHUNK_NBYTES)
             if not is_right(target, file):
-                raise DataError(f"{file.name} in {path.name} is not the file it should be")
+                raise DataError(f"{file.name} in {path.name} is not the expected file")
 
 
 @contextlib.contextmanager

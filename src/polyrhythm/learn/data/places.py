@@ -44,7 +44,7 @@ def places(data_dir: str | Path | None, environ: Mapping[str, str]) -> tuple[Dat
 
 def _cache(environ: Mapping[str, str]) -> Path:
     """Return the cache folder. A relative XDG_CACHE_HOME is ignored, as the XDG specification
-    demands."""
+    requires."""
     base = Path(environ.get("XDG_CACHE_HOME", ""))
     if not base.is_absolute():
         base = Path(environ.get("HOME") or Path.home()) / ".cache"

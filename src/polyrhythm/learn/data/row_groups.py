@@ -1,5 +1,6 @@
-"""A table in a file as a data set for `worker.batches`: row groups are permuted, and rows are shuffled
-inside a buffer, so a worker reads only the row groups of its own chunks, one after the other."""
+"""A table in a file as a data set for `worker.batches`. Row groups are permuted, and rows are
+shuffled inside a buffer. So a worker reads only the row groups of its chunks, one after the
+other."""
 
 from collections.abc import Sequence
 from itertools import accumulate, pairwise

@@ -2,8 +2,8 @@
 
 A file is divided into *row groups*: the row groups of Parquet, or ranges of a CSV file that have
 similar sizes and contain whole lines. *A worker parses only the row groups that contain points of
-its chunks*, and keeps the last ones; it parses a few more to choose the type of the points, which
-must be the same for all workers. A CSV file is also searched for line ends once, which is much
+its chunks*, and keeps the last ones. It parses a few more to choose the type of the points, which
+must be the same on all workers. A CSV file is also searched for line ends once, which is much
 faster than parsing it.
 
 pyarrow reads CSV and Parquet (`pip install 'polyrhythm[files]'`).
@@ -35,13 +35,13 @@ _PART = 10_000
 _SAMPLED = 4
 """The type of a table's values is decided from this many row groups."""
 _STEP = 2.0**-13
-"""float32 is too coarse for a column if the distance of neighbouring values of float32 is more than
+"""float32 is too coarse for a column if the distance between neighbouring float32 values exceeds
 this fraction of the column's standard deviation."""
 _COARSE = 2.0**-7
-"""The same for the points of one row group that is read after float32 was chosen: the file may be
-sorted by the column, so that each group has a small part of its values."""
+"""The same limit for the points of one row group that is read after float32 was chosen. It differs
+because the file may be sorted by the column: then each group has a small part of the values."""
 _FEW = 20
-"""The standard deviation of a row group with fewer points says little."""
+"""The fewest points with which the standard deviation of a row group is meaningful."""
 
 
 def open_points(
@@ -107,7 +107,8 @@ class Table:
         self._dtype: np.dtype[Any] | None
         """The type of the points; None until it was chosen."""
         self._sample: npt.NDArray[np.float64] | None = None
-        """Some points of the table, if float32 was chosen because it suits these."""
+        """Some points of the table, if float32 was chosen because it is exact enough for these
+        points."""
         self._edges = [0, *accumulate(counts)]
         self._kept: OrderedDict[int, Batch] = OrderedDict()
         self.parsed = 0
@@ -180,8 +181,9 @@ class Table:
         if _is_too_fine(together, _STEP) or (enough and _is_too_fine(found.x, _COARSE)):
             raise DataError(
                 f"{self.path}: the points of rows {self._edges[number]} to"
-                f" {self._edges[number + 1] - 1} differ in digits that float32 does not have, unlike"
-                " those that were looked at first: shuffle the rows of the file, subtract a constant"
+                f" {self._edges[number + 1] - 1} differ in digits that float32 does not have,"
+                f" unlike the first ones that were read: shuffle the rows of the file, subtract a"
+                f" constant"
                 " from the columns, or read it with open_points(..., dtype='float64')"
             )
         return Batch(found.x.astype(np.float32), found.y)
@@ -217,9 +219,9 @@ def _some(x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
 
 
 def _is_too_fine(x: npt.NDArray[np.float64], limit: float) -> bool:
-    """Whether the values of a column differ in digits that float32 does not have: map coordinates
-    around 5,000,000 would be rounded by up to 0.25. A column of whole numbers, for instance, loses
-    nothing. `limit`: see `_STEP`."""
+    """Whether the values of a column differ in digits that float32 does not have. Example: map
+    coordinates around 5,000,000 would be rounded by up to 0.25. A column of small whole numbers
+    loses nothing. `limit`: see `_STEP`."""
     part = _some(x)
     with np.errstate(over="ignore", invalid="ignore"):
         rounded = part.astype(np.float32)

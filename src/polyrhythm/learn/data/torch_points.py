@@ -14,7 +14,7 @@ class DatasetSource:
     """The items of a map-style torch data set, as a source of points for point-wise algorithms.
 
     An item is a tensor, or a pair of a tensor and a label. A tensor with several dimensions, such
-    as an image, becomes one row. A worker reads only the items of its own chunks.
+    as an image, becomes one row. A worker reads only the items of its chunks.
 
     Args:
         dataset: the data set.

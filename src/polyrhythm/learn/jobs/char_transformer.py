@@ -68,8 +68,8 @@ def cut(text: str) -> Text:
 
 
 class Block(nn.Module):
-    """Attention to earlier characters, followed by a layer for each character by itself. The output
-    of each of the two is added to its input."""
+    """Attention to earlier characters, followed by a layer that is applied to each character. The
+    output of each of the two is added to its input."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -90,8 +90,8 @@ class Block(nn.Module):
 
 
 class CharTransformer(nn.Module):
-    """Computes, at every position of a text, the scores of the character that follows. Characters
-    are given as their numbers in the alphabet."""
+    """Predicts the next character at every position of a text: returns the scores of all
+    characters. The input contains the characters as numbers in the alphabet."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,5 +1,5 @@
-"""Fashion-MNIST clothes with LeNet-5: the network of 1998, with ReLU and max-pooling in place of
-its sigmoids and averages."""
+"""Fashion-MNIST with LeNet-5, the network of 1998, but with ReLU and max-pooling instead of
+sigmoids and averages."""
 
 import torch
 from torch import nn

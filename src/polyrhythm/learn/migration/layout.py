@@ -63,8 +63,8 @@ def pack_columns(tensors: Sequence[torch.Tensor]) -> Packed:
 
 
 def pack(samples: Sequence[Any]) -> Packed:
-    """Pack points. Raises Ragged if they differ in shape, and UsageError if they contain a value
-    that cannot be sent."""
+    """Pack points. Raises Ragged if they differ in shape, and UsageError if a value cannot be
+    sent."""
     leaves: list[list[Any]] = []
     structure = _structure(samples[0], leaves, 0)
     for sample in samples[1:]:

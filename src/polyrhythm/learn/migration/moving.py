@@ -1,5 +1,5 @@
-"""The points that move between workers, as one loop over leased points sees them: reads the points that
-this worker sends, keeps the points that it receives, and serves batches of own and received points."""
+"""The moving points of one loop over leased points: reads the points that this worker sends, keeps
+those that it receives, and gives the loop batches of its own and received points."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -41,8 +41,8 @@ class MovingPoints:
         carrier.read, carrier.add = self._read, self._received.add
 
     def take(self, lease: Leased) -> bool:
-        """Visit the chunks of this lease from now on. Returns whether the set of received chunks
-        has changed."""
+        """Use the chunks of this lease from now on. Returns whether the set of received chunks has
+        changed."""
         self._received.drop(lease.earlier)
         needed = {chunk.chunk for chunk in lease.chunks} | {send.chunk for send in lease.sends}
         self._received.keep(needed | {*lease.copies, *lease.arriving}, lease.delivery)
@@ -56,8 +56,8 @@ class MovingPoints:
         return {"dataset": _Fetched(self.fetch), "collate_fn": _as_is}
 
     def _read(self, send: ChunkSend, offset: int, count: int) -> Sequence[tuple[int, Packed]]:
-        """Read points of a chunk that this worker sends. Points of different shapes become one part
-        each."""
+        """Read points of a chunk that this worker sends. If points differ in shape, each is a
+        separate part."""
         if send.chunk in self._received:
             part = self._received.rows(send.chunk, offset, offset + count)
             return [(len(part.columns[0]) if part.columns else count, part)]

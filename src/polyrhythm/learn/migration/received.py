@@ -28,8 +28,8 @@ from polyrhythm.learn.points import Indices
 from polyrhythm.wire.messages import ChunkPart, ColumnSpec
 
 _MOST_EDGES = 8
-"""If a batch has more than this number of places at which one point and the next belong to different
-chunks, its points are first sorted by chunk."""
+"""If the points of a batch change from one chunk to another more often than this, they are first
+sorted by chunk."""
 
 
 @dataclass(slots=True)
@@ -81,9 +81,9 @@ class ReceivedPoints:
         """The numbers of the deliveries that were dropped before all their parts had arrived."""
 
     def add(self, part: ChunkPart, payload: memoryview) -> int | None:
-        """Add a part of a chunk. Returns the number of bytes of the chunk if the chunk is complete,
-        otherwise None. *Parts of a delivery that was dropped are ignored: the worker that sends them
-        may get its new lease later than this worker.*"""
+        """Add a part of a chunk. Returns the number of bytes of the chunk if it is now complete,
+        otherwise None. *Parts of a dropped delivery are ignored: the worker that sends them may get
+        its new lease later than this worker.*"""
         packed = unpack(part.structure, part.columns, part.count, payload)
         key = (part.chunk, part.number)
         with self._lock:
@@ -105,8 +105,8 @@ class ReceivedPoints:
             return arrived.nbytes
 
     def keep(self, chunks: Collection[int], delivery: int) -> None:
-        """Drop all chunks except these. Chunks that come with later deliveries than number
-        `delivery` stay too."""
+        """Drop all chunks except these. Chunks of later deliveries than number `delivery` stay
+        too."""
         with self._lock:
             for chunk, arrived in list(self._chunks.items()):
                 if chunk not in chunks and arrived.number <= delivery:
@@ -117,8 +117,8 @@ class ReceivedPoints:
                     self._dropped.add(key[1])
 
     def drop(self, delivery: int) -> None:
-        """Drop the points that came with deliveries up to this number: they were sent to an earlier
-        incarnation of this worker. *Points of its present incarnation may have come before its first
+        """Drop the points of deliveries up to this number: they were sent to an earlier incarnation
+        of this worker. *Points for its present incarnation may have arrived before its first
         lease.*"""
         self.keep((), delivery)
 
@@ -137,8 +137,8 @@ class ReceivedPoints:
         return self._chunks[chunk].sample(position)
 
     def rows(self, chunk: int, first: int, last: int) -> Packed:
-        """The points [first, last) of a chunk. If they are in several parts, only those in the
-        first of these parts."""
+        """The points [first, last) of a chunk, up to the end of the part that contains the first of
+        them."""
         part, row = self.at(chunk, first)
         end = row + last - first
         return Packed(part.structure, part.specs, tuple(column[row:end] for column in part.columns))
@@ -166,10 +166,11 @@ class Fetcher:
         self._own = own
         self._columns = columns
         self._chunk = np.empty(0, np.int64)
-        """For each point, the chunk with which it came from another worker; -1 for a point of this
-        worker's own data set."""
+        """For each point, the received chunk that contains it; -1 for a point of this worker's data
+        set."""
         self._position = np.empty(0, np.int64)
-        """Per point of a received chunk, its position in that chunk; per own point, its number."""
+        """For each point, its position in the received chunk, or its number in this worker's data
+        set."""
         self._own_devices: list[torch.device] | None = None
         self._arrays = arrays
         self._tables: dict[int, Sequence[Column]] | None = None
@@ -182,7 +183,7 @@ class Fetcher:
 
     def take(self, chunks: Iterable[tuple[int, Indices]]) -> bool:
         """Serve the chunks of the lease, each with its points. Returns whether the set of chunks
-        that are served from received points has changed."""
+        with received points has changed."""
         served = {number: points for number, points in chunks if number in self._received}
         before = self._points
         same = {n for n, points in served.items() if n in before and before[n][0] == points[0]}
@@ -205,7 +206,7 @@ class Fetcher:
 
     def _alike(self) -> dict[int, Sequence[Column]] | None:
         """The arrays of the worker's own points and of each received chunk. None if their types or
-        shapes differ, or if the worker's own arrays are not known."""
+        shapes differ, or if the worker's own arrays are unknown."""
         own = self._arrays
         if own is None:
             return None
@@ -226,9 +227,9 @@ class Fetcher:
         among: Collection[int] | None = None,
         parts: Sequence[tuple[int, int]] | None = None,
     ) -> Any:
-        """The batch of these points. `among`: the chunks to which they belong; None if that is not
-        known. `parts`: these chunks in the order of the points, and how many points belong to each;
-        None if the points of a chunk are not neighbours."""
+        """The batch of these points. `among`: the chunks to which they belong; None if unknown.
+        `parts`: these chunks in the order of the points, and how many points belong to each; None
+        if the points of a chunk are not neighbours."""
         if not self.served or (among is not None and self.served.isdisjoint(among)):
             return self._native(indices)
         if self._tables is not None and parts is not None:
@@ -260,7 +261,7 @@ class Fetcher:
         indices: Indices,
         parts: Sequence[tuple[int, int]],
     ) -> tuple[torch.Tensor, ...]:
-        """As `_taken`, with less work, because the points of each chunk are neighbours."""
+        """Like `_taken`, but faster, because the points of each chunk are neighbours."""
         own, first = tables[-1], 0
         ranges: list[tuple[Sequence[Column], Indices]] = []
         for chunk, count in parts:
@@ -314,8 +315,9 @@ class Fetcher:
     def _together(
         self, indices: Indices, chunks: Indices, edges: Sequence[int]
     ) -> tuple[torch.Tensor, ...]:
-        """The columns of these points, of which some belong to received chunks. A batch usually has
-        the points of one chunk after those of another; `edges` says where each chunk begins."""
+        """The columns of these points, some of which belong to received chunks. A batch usually has
+        the points of one chunk after those of another. `edges`: where the points of each chunk
+        begin."""
         joined = self._joined if self._devices() is None else self._joined_there
         if len(edges) > _MOST_EDGES:
             order = np.argsort(chunks, kind="stable")
@@ -372,7 +374,7 @@ class Fetcher:
 
 
 def _edges(chunks: Indices) -> list[int]:
-    """Where the points of each chunk begin, and where those of the last one end."""
+    """The positions at which the points of each chunk begin, and the end of the last one."""
     begin = np.flatnonzero(chunks[1:] != chunks[:-1]) + 1
     return [0, *begin.tolist(), len(chunks)]
 

@@ -1,17 +1,14 @@
-"""The point-wise interface (FSP's Fig. 5, vectorised over batches): an algorithm computes statistics
-of points, and new parameters from the sum of these statistics over all points.
+"""The point-wise interface (FSP's Fig. 5, vectorised over batches): an algorithm computes
+statistics of points, and new parameters from the sum of these statistics over all points.
 
-| FSP | here |
-|---|---|
-| `initParameter` | `init_parameter(sample, rng)` |
-| `updateDataPoint` | `update_points(batch, parameter, memory)` |
-| `aggregate` | `aggregate(target, change)`: always a sum, because servers add and run no user code |
-| `updateParameter` | `update_parameter(statistics, old)`, `repair(statistics, new)` |
-| `terminationCheck` | `terminated(check)` |
-| `voteToHalt` | `vote_to_halt(batch, parameter, memory)` |
+| FSP | here | |---|---| | `initParameter` | `init_parameter(sample, rng)` | | `updateDataPoint` |
+`update_points(batch, parameter, memory)` | | `aggregate` | `aggregate(target, change)`: always a
+sum, because servers add and run no user code | | `updateParameter` | `update_parameter(statistics,
+old)`, `repair(statistics, new)` | | `terminationCheck` | `terminated(check)` | | `voteToHalt` |
+`vote_to_halt(batch, parameter, memory)` |
 
-Statistics and parameters are numpy arrays with names. *Every worker computes the new parameters from
-the same sum and its own old parameters, so `update_parameter` must be deterministic: no random
+Statistics and parameters are numpy arrays with names. *Every worker computes the new parameters
+from the same sum and its old parameters, so `update_parameter` must be deterministic: no random
 numbers, no time, no state of the object.*
 
 The sum always contains exactly one summand per point. There are two ways to achieve this:
@@ -119,8 +116,8 @@ class Check:
     last_objective: float | None
     """The objective at the last check; None at the first check."""
     before: float | None = None
-    """The objective after the visits and before the M-step: that of the same sum, under the parameters
-    that the M-step has replaced."""
+    """The objective after the visits and before the M-step: the objective of the same sum, with the
+    parameters that the M-step has replaced."""
     last_before: float | None = None
     """The same at the last check; None at the first check."""
 
@@ -175,13 +172,13 @@ class Algorithm(ABC):
     sample_points: int | None = 10_000
     """How many points `init_parameter` gets at most: a random sample. None: all points."""
     starts_from_sample = False
-    """Whether a sample stands for the points that were not visited yet: the sum then contains the
-    statistics of the sample's points, computed with the first parameters. True for fuzzy c-means:
-    its centres are means of all points in the sum, so at first all centres would move to the mean
-    of the few points that were visited."""
+    """Whether a sample represents the points that were not visited yet. The sum then also contains
+    the statistics of the sample's points, computed with the first parameters. True for fuzzy
+    c-means: at first its centres would otherwise all move to the mean of the few visited points."""
     same_parameters = False
-    """Whether the statistics of all points must have been computed with the same parameters. True for
-    the search of logistic regression: a sum of gradients at different coefficients is no gradient."""
+    """Whether the statistics of all points must have been computed with the same parameters. True
+    for the search of logistic regression: a sum of gradients at different coefficients is not a
+    gradient."""
 
     @abstractmethod
     def init_parameter(self, sample: Batch, rng: np.random.Generator) -> Arrays:
@@ -243,13 +240,14 @@ class Algorithm(ABC):
         return memory
 
     def objective(self, statistics: Arrays, parameter: Arrays) -> float | None:
-        """Return what the algorithm minimises, as a sum over points, or None if it has no
-        objective (the default).
+        """Return what the algorithm minimises, as a sum over points, or None if it has no objective
+        (the default).
 
         It is computed from the statistics and any parameters: for expectation maximisation it is
-        -F(Q, theta) of FSP's Eq. 2. Statistics of points that were visited under other parameters
-        count too, so the objective must be that of the sum, and not the sum of objectives at the
-        visits."""
+        -F(Q, theta) of FSP's Eq. 2. Points may have been visited with older parameters, so compute
+        the objective from the sum of the statistics, and do not add up objectives that were
+        computed at the visits.
+        """
         return None
 
     def terminated(self, check: Check) -> bool:

@@ -74,10 +74,10 @@ _limited = threading.local()
 
 @contextmanager
 def one_blas_thread() -> Iterator[None]:
-    """Let each of our threads multiply matrices on its own: threads of BLAS would compete with our
-    threads. BLAS is limited to one thread in the whole process. Without threadpoolctl (it comes with
-    scikit-learn) there is no limit. A thread that is inside this context already does not set the limit
-    again, because setting it takes time."""
+    """Let each of our threads multiply matrices with one thread, because threads of BLAS would
+    compete with ours. The limit holds for BLAS in the whole process. Without threadpoolctl (it
+    comes with scikit-learn) there is no limit. A thread that is already inside this context does
+    not set the limit again, because that takes time."""
     controller = _controller()
     if controller is None or getattr(_limited, "inside", False):
         yield

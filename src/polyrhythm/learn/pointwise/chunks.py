@@ -1,17 +1,17 @@
 """The points of a worker's leased chunks, what they have added to its row of statistics (the sum
 that servers keep for this worker), and the order in which they are visited.
 
-A chunk is a range of the source. It is read when the worker gets it, and stays in memory. *Points
-are visited in blocks of a fixed size. A block is always visited as a whole, so an algorithm without
-memory sees the same points together in every pass.*
+A chunk is a range of the source. The worker reads it when it gets the lease, and keeps it in
+memory. *Points are visited in blocks of a fixed size. A block is always visited as a whole, so an
+algorithm without memory gets the same points together in every pass.*
 
-The points of a sorted file are visited in another order than that of the file. The lead shares the
-chunks in a permuted order (`core/lead/data/chunks.py`). A worker reads them in the order of the
-file, so that it parses each row group once, and visits them in an order that is permuted again in
-every pass. If reading makes a copy of the points anyway, as that of a table does, the worker
-permutes them inside of the chunk. Otherwise they stay in their order, because a copy of all points
-would cost memory; but without memory the blocks of a chunk are permuted in every pass. *All orders
-follow from the seed of the job, so that another worker can continue in the middle of a chunk.*
+The order of visits is not that of the file, because the file may be sorted. The lead shares the
+chunks in a permuted order (`core/lead/data/chunks.py`). A worker reads its chunks in the order of
+the file, so that it parses each row group once, and visits them in a new order in every pass.
+Inside a chunk, the worker permutes the points if reading copies them anyway, as for a table.
+Otherwise they keep their order, which saves a copy in memory; without memory of the points, the
+blocks are then permuted in every pass. *All orders follow from the seed of the job, so another
+worker can continue in the middle of a chunk.*
 """
 
 from collections import deque
@@ -64,11 +64,11 @@ Blocks = npt.NDArray[np.int64]
 COUNTS = 3
 """How many numbers come before the statistics of the algorithm."""
 _FEWER, _MORE = 0.25, 0.25
-"""The shares by which a visit may have fewer and more points than requested, so that it ends at the
-end of a chunk."""
+"""By which shares a visit may have fewer or more points than requested, so that it ends at the end
+of a chunk."""
 _MANY_FEWER, _MANY_MORE = 0.5, 1.0
-"""The same long before the end of an interval, when the exact number of points does not matter. A
-chunk is then mostly visited at once, because a visit of a part costs nearly as much."""
+"""The same shares long before the end of an interval, when the exact number of points does not
+matter. A chunk is then mostly visited at once, because visiting a part costs nearly as much."""
 
 
 class LeasedChunk:
@@ -96,9 +96,9 @@ class LeasedChunk:
         """A pass, and the order in which the blocks are visited in this pass."""
 
     def _order(self) -> Blocks:
-        """The order of the blocks in the present pass. A last block with fewer points stays the last
-        one, so a cursor is a multiple of the length of a block. With memory neighbouring blocks are
-        visited by one call, in the order of the points."""
+        """The order of the blocks in the present pass. A last block with fewer points stays the
+        last one, so a cursor is a multiple of the block's length. With memory, one call visits
+        neighbouring blocks, in the order of the points."""
         if not self._memory and self._ordered[0] != self.passes:
             count, full = len(self._generations), self.length // self._block
             rng = np.random.default_rng((self._seed, self.passes, 3, self.number))
@@ -112,7 +112,8 @@ class LeasedChunk:
         return bool(self._generations.all())
 
     def state(self) -> dict[str, Any]:
-        """The points, and all that the chunk remembers of them, to be sent to another worker."""
+        """The points of the chunk, with everything that it remembers of them, to be sent to another
+        worker."""
         found = [(at, last) for at, last in enumerate(self._last) if last is not None]
         return {
             "points": state_of(self._points),
@@ -136,7 +137,7 @@ class LeasedChunk:
         return chunk
 
     def take(self, lease: ChunkLease) -> None:
-        """Continue under another lease. The points are in memory already."""
+        """Continue under another lease. The points are already in memory."""
         self.passes, self.cursor = position(lease, (self.passes, self.cursor))
 
     def visit(
@@ -147,11 +148,10 @@ class LeasedChunk:
         share: float = 0.0,
         generation: int = 1,
     ) -> tuple[int, Array]:
-        """Visit about `count` points, in whole blocks, up to the end of the pass. What is left of
-        the chunk is divided into equal visits, because a small visit costs nearly as much as a
-        large one. `share`: the share by which a visit may have more points than `count`.
-        `generation`: the one under way. Returns how many points were visited, and how they have
-        changed the statistics."""
+        """Visit about `count` points, in whole blocks, up to the end of the pass. The rest of the
+        chunk is divided into equal visits, because a small visit costs nearly as much as a large
+        one. `share`: the share by which a visit may have more points than `count`. `generation`:
+        the current one. Returns how many points were visited, and the change of the statistics."""
         first = self.cursor // self._block
         left, wanted = len(self._generations) - first, max(1, round(count / self._block))
         visits = max(1, ceil(left / wanted - share))
@@ -186,7 +186,7 @@ class LeasedChunk:
         return total
 
     def _advance(self, blocks: Blocks, generation: int, change: Array) -> None:
-        """Give these blocks the generation under way, and add the difference to the counts in
+        """Give these blocks the current generation, and add the difference to the counts in
         `change`. Halted blocks have nothing to visit, so they advance too."""
         before = self._generations[blocks]
         lengths = np.minimum(self._block, self.length - blocks * self._block)
@@ -195,8 +195,8 @@ class LeasedChunk:
         self._generations[blocks] = np.maximum(before, generation)
 
     def _halt(self, begin: int, end: int, votes: npt.NDArray[np.bool_]) -> float:
-        """Leave out each block of which all points have voted to halt. Returns the number of points
-        in these blocks."""
+        """Leave out each block whose points have all voted to halt. Returns the number of points in
+        these blocks."""
         halted = 0.0
         for block in range(begin, end):
             at = (block - begin) * self._block
@@ -215,10 +215,10 @@ class Chunks:
     The first three numbers of the statistics are counts: the points that have added something,
     those of them that have voted to halt, and the sum of the points' generations.
 
-    *The generation of a point tells when it was visited last. All points have been visited since
-    generation g began if the sum of the generations is at least g times the number of points: a
-    visit gives a point the number of the generation under way, and no point has a higher one. So
-    every worker learns this from the sum, whatever its own speed and that of the others.*
+    *A visit gives a point the number of the current generation, and no point has a higher one. So
+    all points have been visited since generation g began if the sum of the generations is at least
+    g times the number of points. Every worker learns this from the sum, whatever the speeds of the
+    workers are.*
     """
 
     def __init__(
@@ -245,8 +245,7 @@ class Chunks:
         self._remembers = has_memory(algorithm)
         self._chunks: dict[int, LeasedChunk] = {}
         self._todo: deque[LeasedChunk] = deque()
-        """The chunks that are left of this pass, in the order of their visits, if they are
-        known."""
+        """The remaining chunks of this pass, in the order of their visits, if known."""
         self.everything = 0
         """The number of points in the lease."""
         self._lease: Leased | None = None
@@ -256,12 +255,12 @@ class Chunks:
 
     @property
     def passes(self) -> int:
-        """How often all points of the lease were visited."""
+        """How often the worker has visited all points of the lease."""
         return min((chunk.passes for chunk in self._chunks.values()), default=0)
 
     def take(self, lease: Leased) -> bool:
-        """Take a lease: forget the chunks that are not in it, and read those that are new. Returns
-        whether this worker has joined again; its earlier visits do not count then."""
+        """Apply a lease: forget the chunks that are not in it, and read the new ones. Returns
+        whether this worker has joined again; its earlier visits then do not count."""
         if lease is self._lease:
             return False
         rejoined = self._lease is not None and lease.incarnation != self._lease.incarnation
@@ -281,8 +280,8 @@ class Chunks:
         self._locked = {each: chunk for each, chunk in self._locked.items() if each in locked}
         for send in lease.sends:
             if send.chunk not in self._locked:
-                # The lease that gave this chunk to the worker was replaced before the worker took
-                # it: read the chunk now.
+                # The lease with this chunk was replaced before the worker applied it: read the
+                # chunk now.
                 self._locked[send.chunk] = self._read(
                     ChunkLease(send.chunk, send.first, send.last, passes=0, cursor=0)
                 )
@@ -326,8 +325,8 @@ class Chunks:
         self, count: int, parameter: Arrays, *, loose: bool = False, generation: int = 1
     ) -> tuple[int, tuple[ChunkProgress, ...]]:
         """Visit about `count` points of one pass: up to a quarter (or a block) fewer, or up to a
-        quarter more. `loose`: up to a half fewer, or up to twice as many. `generation`: the one under
-        way. Returns the number of points, and the progress through chunks; (0, ()) if no points are
+        quarter more. `loose`: up to a half fewer, or up to twice as many. `generation`: the current
+        one. Returns the number of points, and the progress through chunks; (0, ()) if no points are
         left."""
         if not self._todo:
             self._todo = self._in_order()
@@ -346,10 +345,10 @@ class Chunks:
         return visited, tuple(progress)
 
     def _in_order(self) -> deque[LeasedChunk]:
-        """The chunks that are left of this pass. One that is partly visited comes first. Then come all
-        chunks with points that are missing from the sum, because only the lease has moved to this
-        worker. These are visited early even if their former worker was some passes ahead:
-        otherwise their points would be missing for as many passes."""
+        """The remaining chunks of this pass, in the order of their visits. A partly visited chunk
+        comes first. Then come all chunks whose points are missing from the sum, because only the
+        lease has moved to this worker, even if their former worker was some passes ahead. Otherwise
+        their points would be missing for as many passes."""
         assert self._lease is not None
         this_pass, epochs = self.passes, self._lease.epochs
         if epochs is not None and this_pass >= epochs:

@@ -22,10 +22,10 @@ _lock = threading.Lock()
 """One lock for all objects. An object with its own lock could not be pickled, and the lock is
 held only for microseconds."""
 _ROUNDING = 2.0**-20
-"""A bound is rounded to float32, and rounding must not make it larger. So it is first made smaller
-by this fraction."""
+"""A bound is first reduced by this fraction, because rounding it to float32 must not make it
+larger."""
 _EPSILON = float(np.finfo(np.float32).eps)
-"""Squared norms are kept as float32, whatever the type of the points."""
+"""Squared norms are kept as float32, whatever the type of the points is."""
 _FAR = 1e15
 """The bounds of points that are further from the origin than this would exceed the range of
 float32."""
@@ -40,8 +40,8 @@ class Drifted:
     limit: npt.NDArray[np.float32]
     """The drift of each cluster, rounded up."""
     radius: float
-    """No centre is further from the origin than this. When a centre exceeds the radius, the radius
-    grows, and all bounds become invalid."""
+    """The largest allowed distance of a centre from the origin. When a centre exceeds this radius,
+    the radius grows, and all bounds become invalid."""
     features: int
 
     def reach(self, square: npt.NDArray[Any]) -> float:
@@ -84,7 +84,7 @@ class Drifted:
 
 
 class Drift:
-    """Adds up how far the centres move between visits of points."""
+    """Adds up the moves of the centres between visits of points."""
 
     def __init__(self) -> None:
         self._centers: Array | None = None

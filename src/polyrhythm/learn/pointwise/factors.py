@@ -1,12 +1,13 @@
-"""Non-negative matrix factorisation by statistics: X is about W H, without negative numbers.
+"""Non-negative matrix factorisation by statistics: X is approximately W H, without negative
+numbers.
 
 A point is a row of X, and its memory is its row of W. Given H, the rows of W are independent of
 each other. Given the sums of w w^T and w x^T over all points, H can be improved without the points.
-Both are done by coordinate descent, as scikit-learn's solver "cd" does, and the objective is the
-same as that of scikit-learn.
+Coordinate descent improves both, as in scikit-learn's solver "cd", and the objective is that of
+scikit-learn.
 
-With `observed_only`, X is sparse, and a number that is not stored is unknown instead of 0 (ratings).
-Then each column of X has its own sum of w w^T.
+With `observed_only`, X is sparse, and a number that is not stored is unknown instead of 0
+(ratings). Then each column of X has a separate sum of w w^T.
 """
 
 from collections.abc import Mapping

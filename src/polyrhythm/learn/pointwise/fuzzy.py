@@ -101,8 +101,9 @@ def degrees(
 
 
 def equal_degrees(x: npt.NDArray[Any], centers: Array, m: float) -> str | None:
-    """If points belong to all clusters to nearly the same degree, so that the centres say nothing about
-    them, return a sentence that says so, and what to do. `x`: all points, or a sample of them."""
+    """If points belong to all clusters to nearly the same degree, the centres say nothing about the
+    points. Then return a sentence that says this, and what to do. `x`: all points, or a sample of
+    them."""
     k, offset = len(centers), centers.mean(0)
     near = np.asarray(x, np.float64) - offset
     near = near[(near != 0.0).any(1)]
@@ -125,15 +126,15 @@ def equal_degrees(x: npt.NDArray[Any], centers: Array, m: float) -> str | None:
 
 
 _EQUAL = 0.02
-"""If the centres lie at one place, the highest degree of a point exceeds 1/k by less than this share of
-the difference to 1, although a fit ends before the centres are exactly equal. On real data with clusters
-the share is above 0.05."""
+"""A limit for centres that lie at one place: the highest degree of a point then exceeds 1/k by less
+than this share of the difference to 1, because a fit ends before the centres are exactly equal. On
+real data with clusters the share is above 0.05."""
 
 
 def largest_fuzzifier(near: npt.NDArray[np.float64]) -> float:
-    """With a larger m, the objective has a minimum where all centres lie at the mean of the points (Yu,
-    Cheng and Huang, 2004). The limit is low if the points have many features and spread in many
-    directions. `near`: the points relative to their mean, without those that lie there."""
+    """The largest m for which the objective has no minimum with all centres at the mean of the
+    points (Yu, Cheng and Huang, 2004). The limit is low if the points have many features and spread
+    in many directions. `near`: the points relative to their mean, without those that lie there."""
     unit = near / np.linalg.norm(near, axis=1)[:, None]
     spread = float(np.linalg.eigvalsh(unit.T @ unit / len(unit))[-1])
     return 1.0 / (1.0 - 2.0 * spread) if spread < 0.5 else np.inf

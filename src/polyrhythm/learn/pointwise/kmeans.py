@@ -115,7 +115,7 @@ class KMeansAlgorithm(Algorithm):
             if len(found.rows) < _MANY_MOVES * len(points):
                 second = found.second(scratch)
                 bound[at] = drifted.bound(found.best, second, square[at], old, reach)
-            else:  # the bounds of points that have moved refer to their old clusters
+            else:  # the bounds of moved points refer to their old clusters
                 bound[found.rows + block.start if dense else at[found.rows]] = -np.inf
 
         count = len(x) if dense else len(left)
@@ -127,9 +127,9 @@ class KMeansAlgorithm(Algorithm):
         return total
 
     def _drift_and_nearest(self, centers: Array, dtype: np.dtype[Any]) -> tuple[Drifted, Nearest]:
-        """The drift of the clusters at these centres (relative to the offset), and the object that finds
-        the nearest of them. Both are kept for the next call, because a worker visits many chunks with
-        the same centres."""
+        """The drift of the clusters at these centres (relative to the offset), and the object that
+        finds the nearest centres. Both are kept for the next call, because a worker visits many
+        chunks with the same centres."""
         drifted, kept = self._drift.to(centers), self._kept
         if kept is None or kept[0] is not drifted or kept[2] != dtype:
             kept = self._kept = (drifted, Nearest(centers, dtype), dtype)
@@ -143,8 +143,8 @@ class KMeansAlgorithm(Algorithm):
         return {**old, "centers": centers}
 
     def repair(self, statistics: Arrays, new: Arrays) -> Arrays:
-        """Move the centres of clusters without points. *As long as some points were not visited, a
-        cluster without points may be theirs, and its centre stays where it is.*"""
+        """Move the centres of clusters without points. *While some points were not visited yet,
+        they may belong to a cluster that seems empty, so its centre stays.*"""
         if (statistics["points"] > 0.0).all():
             return new
         offset = new["offset"]
@@ -165,7 +165,7 @@ _ROUNDING = 2.0**-40
 
 def above_rounding(weight: Array, least: float = _ROUNDING) -> npt.NDArray[np.bool_]:
     """Which clusters have points. Points are added to the weight of a cluster and subtracted from
-    it, so rounding leaves a small rest in an empty one. `least`: the weight of the smallest cluster that
+    it, so rounding leaves a small weight in an empty cluster. `least`: the smallest weight that
     counts, as a fraction of all weights."""
     found: npt.NDArray[np.bool_] = weight > least * weight.sum()
     return found
@@ -180,8 +180,9 @@ _FAR = 100.0
 
 
 def offset_of(x: npt.NDArray[Any]) -> Array:
-    """What is subtracted from points before their distances are computed: their mean if they lie far
-    from the origin compared with their spread, otherwise zeros, because a subtraction costs time."""
+    """What is subtracted from points before their distances are computed: their mean if they lie
+    far from the origin compared with their spread. Otherwise zeros, because a subtraction costs
+    time."""
     part = x[:: max(1, len(x) // 1000)].astype(np.float64)
     mean: Array = part.mean(0)
     if float((mean**2).sum()) <= _FAR * float(part.var(0).sum()):
@@ -190,15 +191,15 @@ def offset_of(x: npt.NDArray[Any]) -> Array:
 
 
 def rounded(offset: Array) -> Array:
-    """Round to a number of digits that float32 has too, so that points of float32 and of float64 are
-    shifted by the same numbers."""
+    """Round to a number of digits that float32 can represent, so that points of float32 and of
+    float64 are shifted by the same numbers."""
     fraction, exponent = np.frexp(offset)
     found: Array = np.ldexp(np.round(fraction * 2.0**20), exponent - 20)
     return found
 
 
 def first_centers(k: int, sample: Batch, rng: np.random.Generator) -> Arrays:
-    """First parameters with centres that k-means++ has chosen."""
+    """The first parameters, with the centres of k-means++."""
     check_count(k, len(sample))
     offset = offset_of(sample.x)
     near = sample.x - offset.astype(sample.x.dtype) if offset.any() else sample.x
@@ -206,8 +207,8 @@ def first_centers(k: int, sample: Batch, rng: np.random.Generator) -> Arrays:
 
 
 def given_centers(centers: Array, sample: Batch, offset: Array | None = None) -> Arrays:
-    """First parameters with these centres. `sample`: some of the points, which decide the offset and the
-    tolerance."""
+    """The first parameters, with these centres. `sample`: some of the points, which determine the
+    offset and the tolerance."""
     offset = offset_of(sample.x) if offset is None else offset
     return {"centers": centers, "variance": mean_variance(sample), "offset": offset}
 
@@ -273,9 +274,9 @@ def spread(statistics: Arrays, centers: Array) -> Array:
 
 
 class Moves:
-    """Points that move to other clusters, and how they change the statistics. The moves of several
-    blocks are added up together, because each addition costs about as much as some hundred
-    points."""
+    """Collects points that move to other clusters, and the resulting change of the statistics. The
+    moves of several blocks are added up together, because each addition costs about as much as some
+    hundred points."""
 
     def __init__(self, change: Arrays) -> None:
         self._change = change
@@ -307,7 +308,7 @@ class Moves:
         new: Labels,
         weight: npt.NDArray[Any] | None,
     ) -> npt.NDArray[np.float64]:
-        """Move points to their first clusters; some of them may have a cluster already (-1: none).
+        """Move points to their first clusters. Some of them may already have a cluster (-1: none).
         Returns the squared norms of all points."""
         return self._add_up(points.astype(np.float64), old, new, weight)
 
@@ -346,7 +347,7 @@ class Moves:
 
 
 _TOGETHER = 4_096
-"""The number of moves that are added up together. With many clusters it is smaller, because each
+"""The number of moves that are added up together. It is smaller with many clusters, because each
 move then has a number for each cluster."""
 
 

@@ -60,9 +60,9 @@ class ArrayLayout:
         *,
         what: str = "the statistics",
     ) -> Array:
-        """Copy the arrays into one buffer. Raises an error that names an array which is missing,
-        unknown, of a wrong shape, or not finite. `what`: what the arrays are, for the text of the
-        error."""
+        """Copy the arrays into one buffer. Raises an error that names an array that is missing,
+        unknown, of a wrong shape, or not finite. `what`: what the arrays contain, for the error
+        message."""
         if out is None:
             out = np.empty(self.size)
         views = self.views(out)

@@ -1,6 +1,6 @@
-"""A point-wise algorithm on one set of points in this process, by the shortest loop: visit all points,
-compute the parameters, and check whether to end. It is used for first parameters, and as the reference
-with which the results of jobs are compared."""
+"""Runs a point-wise algorithm on one set of points in this process, with the simplest loop: visit
+all points, compute the parameters, and check whether to end. It computes first parameters, and is
+the reference for the results of jobs."""
 
 import time
 from collections.abc import Callable
@@ -37,8 +37,7 @@ def fit_local(
     parameter: Arrays | None = None,
     after_pass: Callable[[int, float | None], None] | None = None,
 ) -> LocalFit:
-    """Run an algorithm. `parameter`: the first parameters, if they are not to come from
-    `init_parameter`."""
+    """Run an algorithm. `parameter`: the first parameters; None: `init_parameter` makes them."""
     if parameter is None:
         parameter = algorithm.init_parameter(sample_of(points, algorithm.sample_points, rng), rng)
     parameters, layout = ArrayLayout.of(parameter), algorithm.layout(parameter)

@@ -1,8 +1,8 @@
 """Logistic regression by gradients: the sum of the gradients over all points, and steps of L-BFGS.
 
-A round computes the loss and its gradient for one choice of the coefficients. *The whole state of the
+A round computes the loss and its gradient at one set of coefficients. *The whole state of the
 search is part of the parameters* (the last accepted coefficients, the direction, the step and the
-history), so every worker takes the same step, and a worker that joins continues the search. A step
+history), so every worker makes the same step, and a worker that joins continues the search. A step
 that does not lower the loss enough is shortened, which costs one more round.
 
 All gradients must be computed at the same coefficients, so the algorithm needs a policy that visits
@@ -197,8 +197,8 @@ def _several(
 
 
 def _shorter(before: float, after: float, slope: float, step: float) -> float:
-    """The factor by which to shorten a step: it leads to the minimum of the parabola through the
-    known values."""
+    """The factor by which to shorten a step: the minimum of the parabola through the known
+    values."""
     excess = after - before - slope * step
     if not np.isfinite(after) or excess <= 0.0:
         return 0.1

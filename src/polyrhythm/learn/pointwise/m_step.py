@@ -1,13 +1,13 @@
-"""The parameters of a point-wise algorithm on a worker: the M-step on every version.
+"""The parameters of a point-wise algorithm on a worker, and the M-step on every version.
 
-*Every worker computes the new parameters from the same sum of rows and its own old parameters. The
-evaluator sends its parameters with its next contribution. The servers keep them and publish them
-with the next version. A worker takes the parameters of the servers before its next M-step if its
-own are older, or differ from them for the same version.* So workers cannot drift apart, and a
-worker that joins takes the parameters of the others.
+*Every worker computes the new parameters from the same sum of rows and its old parameters. The
+evaluator also sends its parameters with its next contribution, and the servers publish them with
+the next version. Before its next M-step, a worker uses the servers' parameters if its parameters
+are older, or differ from them for the same version.* So workers cannot drift apart, and a worker
+that joins gets the parameters of the others.
 
-*When a job resumes, the M-step waits until every point is in the sum: otherwise the parameters of
-the checkpoint would be replaced by those of the first points.*
+*After a resume, the M-step waits until every point is in the sum: otherwise it would replace the
+parameters of the checkpoint by parameters of the first points.*
 """
 
 from collections.abc import Mapping
@@ -46,8 +46,8 @@ class MStep:
         """`first`: the first parameters. `points`: how many points the source has. `resumed`: the
         number of the checkpoint from which the job has resumed; 0 if it has not resumed. `rounds`:
         whether all workers read the same versions. `expected`: an estimate of the statistics of all
-        points at the first parameters. In the first pass it stands for the points that were not visited
-        yet; None: nothing stands for them."""
+        points at the first parameters. In the first pass it represents the points that were not
+        visited yet; None: nothing does."""
         self._rounds = rounds
         self._algorithm = algorithm
         self._points = points
@@ -69,12 +69,12 @@ class MStep:
         self.terminated = ""
         """Why the parameters are final; empty: they are not."""
         self.corrected = 0
-        """How often the parameters of this worker differed from the parameters of the other
-        workers."""
+        """How often this worker's parameters differed from those of the other workers."""
         self._highest = 0
-        """The most generations of visits that a sum contained of every point (`chunks.py`)."""
+        """The largest number of generations of visits (`chunks.py`) that a sum contained of every
+        point."""
         self._due = 1
-        """How many generations the sum must contain before the end is checked again."""
+        """The number of generations that the sum must contain before the end is checked again."""
         self._checked: _Checked = (self.parameter, None, None)
         """The last check of the end: the parameters, and the objective after and before the M-step."""
         sizes = COUNTS + self._statistics.size
@@ -86,8 +86,8 @@ class MStep:
 
     @property
     def final(self) -> bool:
-        """Whether the algorithm has found the parameters to be final, on this worker or on the
-        worker that sends the parameters for all workers."""
+        """Whether the algorithm has ended: this worker, or the worker that sends the parameters for
+        all, has found the parameters to be final."""
         return self._final or self.terminated != ""
 
     @property
@@ -97,8 +97,8 @@ class MStep:
 
     @property
     def generation(self) -> int:
-        """The generation of the points that are visited now. It never falls, although the sum lacks
-        the points of a worker that dies, and points that move."""
+        """The generation of the points that are now visited. It never falls, although the sum lacks
+        the points of a dead worker and points that move."""
         return self._highest + 1
 
     @property
@@ -125,7 +125,7 @@ class MStep:
         return ModelSpec(tensors, OptimizerSpec(_STATISTICS, ({},)), saved)
 
     def values(self, difference: Array, *, sends: bool) -> Mapping[int, torch.Tensor]:
-        """What a contribution contains, by the numbers of the tensors. `sends`: this worker sends
+        """The arrays of a contribution, by the numbers of the tensors. `sends`: this worker sends
         the parameters for all workers."""
         found = {0: torch.from_numpy(difference)}
         if sends:
@@ -145,10 +145,10 @@ class MStep:
         torn: bool = False,
         whole_only: bool = False,
     ) -> None:
-        """Take the parameters of the servers if they are newer than this worker's own, and make the
-        M-step on the new version. `joined`: the worker has just joined. `final`: the job has ended.
-        `torn`: some numbers of the sum may lack a contribution that others contain, so no M-step is
-        made. `whole_only`: if the sum lacks points, no M-step is made."""
+        """Use the servers' parameters if they are newer than this worker's, and make the M-step on
+        the new version. `joined`: the worker has just joined. `final`: the job has ended. `torn`:
+        some numbers of the sum may lack a contribution that others contain, so there is no M-step.
+        `whole_only`: no M-step if the sum lacks points."""
         row = self.tensors[0].numpy()
         self._take(version, joined=joined)
         counted = float(row[0])
@@ -158,14 +158,14 @@ class MStep:
             self._check_later(row)
             self._checked = (self.parameter, None, None)
         if self._final or (final and self._rounds):
-            return  # make no M-step, because the servers have the parameters of the last M-step
+            return  # no M-step: the servers have the parameters of the last M-step
         resumes = self._resumed > 0 and not self._begun and counted < self._points
         whole = counted >= self._points
         held = whole_only and not whole
         keeps = resumes or torn or held
         if counted < 1 or keeps:
             self._version = version
-            # the objective of the last M-step is of an earlier version
+            # the objective of the last M-step belongs to an earlier version
             self.objective = None if held else self.objective
             return
         total = row[COUNTS:].copy()
@@ -192,7 +192,7 @@ class MStep:
             self._check_later(row)
 
     def _take(self, version: int, *, joined: bool) -> None:
-        """Take the parameters of the servers, unless this worker's own are newer."""
+        """Use the servers' parameters, unless this worker's are newer."""
         state = self.tensors[-1].numpy()
         ours = int(state[_RESUMED]) == self._resumed
         theirs = int(state[_VERSION]) if ours else _NO_VERSION
@@ -221,8 +221,8 @@ class MStep:
         self._checked = (self.parameter, self.total_objective, before)
 
     def _check_later(self, row: Array) -> None:
-        """Check the end next when every point was visited after this sum was made. If the sum contains
-        visits of the generation under way already, this is certain only at the end of the generation
-        after it."""
+        """Check the end again when every point was visited after this sum was made. If the sum
+        already contains visits of the current generation, that is certain only at the end of the
+        next generation."""
         between = row[2] == self._highest * max(self._points, float(row[0]))
         self._due = self._highest + (1 if self._rounds and between else 2)

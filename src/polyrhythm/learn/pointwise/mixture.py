@@ -4,11 +4,12 @@ these probabilities, summed over all points.
 
 The objective is -F(Q, theta) of FSP's Eq. 2. F is the expected log-probability of points and
 components, which follows from the sums, plus the entropy. The probabilities of a point are those of
-its last visit, so F is a lower bound of the log-likelihood. *No visit and no M-step makes F smaller*
-(FSP's Theorem 2). The only exception is `regularisation`, which moves variances away from the values
-with the largest F; this matters for variances as small as the regularisation.
+its last visit, so F is a lower bound of the log-likelihood. *No visit and no M-step makes F
+smaller* (FSP's Theorem 2). The only exception: `regularisation` moves variances away from the
+values with the largest F, which matters for variances as small as the regularisation.
 
-Points are taken relative to a fixed offset, the mean of a sample, so that float32 is precise enough.
+Points are taken relative to a fixed offset, the mean of a sample, so that float32 is precise
+enough.
 """
 
 from collections.abc import Mapping
@@ -30,9 +31,9 @@ Covariance = Literal["diag", "full"]
 
 class GaussianMixtureAlgorithm(Algorithm):
     """`covariance`: "diag" or "full". `regularisation` is added to every variance. `tol`: the job
-    ends when the mean log-likelihood of a point grows by less than this from one check to the next. As
-    in scikit-learn, it is the log-likelihood before the M-step. If not all points were visited with
-    the same parameters, F stands for it."""
+    ends when the mean log-likelihood of a point grows by less than this from one check to the next.
+    As in scikit-learn, it is the log-likelihood before the M-step. If not all points were visited
+    with the same parameters, F replaces it."""
 
     name = "gmm"
 
@@ -122,9 +123,9 @@ class GaussianMixtureAlgorithm(Algorithm):
         return add_up([total for total, _ in states])
 
     def update_parameter(self, statistics: Arrays, old: Arrays) -> Arrays:
-        """*A component without points keeps its mean and covariance.* No point belongs to a component
-        for certain, so a component counts as one without points if its sum is not well above the
-        rounding errors of the sum over all components."""
+        """*A component without points keeps its mean and covariance.* Points belong to components
+        only with a probability, so "without points" means: the component's sum is not well above
+        the rounding errors of the sum over all components."""
         count = statistics["count"]
         filled = above_rounding(count, _LEAST)
         safe = np.where(filled, count, 1.0)
@@ -170,7 +171,7 @@ class GaussianMixtureAlgorithm(Algorithm):
 class Density:
     """The log-probability of points and components under given parameters. The computation uses
     `dtype`, which is the type of the points, or float64 if a component is narrow in some direction.
-    The squares of the points would otherwise lose the digits in which the points of that component
+    Otherwise the squares of the points would lose the digits in which the points of that component
     differ. A column with few distinct values, as in HIGGS, makes a component narrow."""
 
     def __init__(self, parameter: Arrays, dtype: npt.DTypeLike) -> None:
@@ -195,14 +196,14 @@ class Density:
             narrow = np.einsum("d,kde->ke", extent, roots**2).max()
             factor = np.empty((k, 0))
         self.asked = np.dtype(dtype)
-        """The type for which this object was made."""
+        """The dtype for which this object was made."""
         self.dtype = dtype = self.asked if narrow < _NARROW else np.dtype(np.float64)
         self._offset = parameter["offset"].astype(dtype)
         if not self.diagonal:
             centres = np.einsum("kd,kde->ke", means, roots)
             self._roots, self._centres = roots.astype(dtype), centres.astype(dtype)
         self._exact: tuple[Array, ...] = (constant, factor)
-        """The same in float64, for sums over all points."""
+        """The same density in float64, for sums over all points."""
         if not self.diagonal:
             self._exact = (constant, roots, centres)
         self._factor = np.ascontiguousarray(factor, dtype)
@@ -285,8 +286,8 @@ def shares(logs: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
 
 
 _LEAST = 2.0**-26
-"""A component with a smaller fraction of the points has no mean and covariance of its own: rounding
-errors of sums over all points would be more than 1e-7 of its sums."""
+"""A component with a smaller fraction of the points gets no separate mean and covariance: rounding
+errors of sums over all points would exceed 1e-7 of its sums."""
 _NARROW = 1e3
 """A component is narrow if the mean square of the points is this many times its variance. In
 float32, the log-probabilities of narrow components would have errors above 1e-4."""

@@ -18,8 +18,8 @@ Labels = npt.NDArray[np.int32]
 Values = npt.NDArray[np.floating[Any]]
 Rows = npt.NDArray[np.intp]
 _MANY = 0.1
-"""If the nearest centre of more than this fraction of the rows has changed, all rows are searched,
-because selecting rows would cost more."""
+"""If more than this fraction of the rows has a new nearest centre, all rows are searched, because
+selecting rows would cost more."""
 
 DISTANCE_BYTES = 8 * 1024 * 1024
 """The distances of a block with more than 64 rows have at most this many bytes. A thread keeps
@@ -41,9 +41,9 @@ def rank_of(k: int) -> npt.NDArray[Any]:
 
 
 def lowest(distance: Values, best: Values, rank: npt.NDArray[Any]) -> Labels:
-    """For each column the first row whose distance is the lowest one, `best`; the last row if numbers
-    were too large and `best` is NaN. This takes a fifth of the time of numpy's argmin, which does not
-    use the vector instructions over rows."""
+    """For each column the first row with the lowest distance, `best`; the last row if numbers were
+    too large and `best` is NaN. This takes a fifth of the time of numpy's argmin, which does not
+    use vector instructions over rows."""
     found: Labels = len(rank) - np.multiply(distance == best, rank).max(0).astype(np.int32)
     return np.minimum(found, len(rank) - 1, out=found)
 
@@ -64,8 +64,8 @@ _kept = threading.local()
 
 
 def scratch_of(k: int, rows: int, dtype: npt.DTypeLike) -> Scratch:
-    """The scratch of this thread. The arrays of the last call are used again if they fit. Very large
-    ones are not kept."""
+    """The scratch of this thread. It reuses the arrays of the last call if they fit. Very large
+    arrays are not kept."""
     shape = (k, rows, np.dtype(dtype))
     if k * rows * shape[2].itemsize > DISTANCE_BYTES:
         return Scratch(k, rows, dtype)
@@ -108,9 +108,9 @@ class Nearest:
 
     def moved(self, x: npt.NDArray[Any], old: Labels | None, scratch: Scratch) -> MovedRows:
         """Find the rows whose nearest centre is not the one that `old` names; all rows if `old` is
-        None. A search for the lowest distance of every row costs as much as computing the
-        distances. So only the distance to the old centre is compared with the lowest one, and only
-        the rows that differ are searched."""
+        None. Searching the lowest distance of every row costs as much as computing the distances.
+        So first compare the distance to the old centre with the lowest one, and search only the
+        rows that differ."""
         distance, count = self._distances(x, scratch), len(x)
         best = np.minimum.reduce(distance, axis=0, out=scratch.best[:count])
         row, at = scratch.row[:count], scratch.at[:count]

@@ -1,7 +1,7 @@
 """Runs a point-wise algorithm in a job of kind statistics: the loop of one worker.
 
-The worker visits the points of its chunks, contributes how their statistics have changed when the
-sync policy wants it, and computes new parameters from the sum that the servers publish.
+The worker visits the points of its chunks and contributes the change of their statistics when the
+sync policy asks for it. It computes new parameters from the sum that the servers publish.
 """
 
 import itertools
@@ -146,9 +146,9 @@ def expected_statistics(
 
 
 def sample_source(source: Source, most: int | None, rng: np.random.Generator) -> Batch:
-    """At most this many points: one range of each of several equal parts of the source. Ranges are taken
-    because a file is read in ranges. There are several ranges because the order of the points may follow
-    their values or labels."""
+    """A sample of at most this many points: one range of each of several equal parts of the source.
+    Ranges, because a file is read in ranges; several of them, because the order of the points may
+    follow their values or labels."""
     count = len(source)
     if most is None or count <= most:
         return source.read(0, count)
@@ -279,7 +279,7 @@ class _Loop:
         self._take_version(joined=False)
 
     def _take_version(self, *, joined: bool) -> None:
-        """Take a version, with which the worker continues unless it was told to leave. `joined`: the
+        """Use a version. The worker continues with it unless it was told to leave. `joined`: the
         worker has just joined."""
         node, before = self._node, self._fit.passes
         if self._loop.asked:

@@ -1,7 +1,7 @@
 """Where points come from: anything that has a number of points and can read a range of them.
 
 A source of a file is read in *row groups*: parts that cost little to find and to read as a whole. A
-worker reads only the row groups of its own chunks.
+worker reads only the row groups of its chunks.
 """
 
 from typing import Protocol
@@ -11,7 +11,7 @@ from polyrhythm.learn.pointwise.algorithm import Batch
 
 class Source(Protocol):
     """Where points come from: anything that has a number of points and can read a range of them.
-    Write such a class for a format of your own.
+    Write such a class for your own format.
 
     Example:
         >>> from polyrhythm.pointwise import Batch

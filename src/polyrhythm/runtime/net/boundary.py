@@ -1,11 +1,11 @@
-"""Separates faults that a peer causes from faults of this process, and refuses messages that a peer
-may not send: a peer may send messages only in its own name, and only the process that has the seat
-of the lead may give orders.
+"""Separates faults of a peer from faults of this process, and refuses messages that a peer may not
+send. A peer may send messages only in its own name, and only the process with the lead's seat may
+give orders.
 
-*Any exception while the bytes or the message of one peer are decoded, checked and used ends only the
-link to that peer, and prints one line.* Two kinds of exceptions end the process instead:
-`InvariantBroken`, and exceptions of machines and of their effects (`Driver.run` is called outside this
-boundary). After these, the state of the process may be half changed.
+*Any exception while the bytes or the message of one peer are decoded, checked and used ends only
+the link to that peer, and prints one line.* Two kinds of exceptions end the process, because its
+state may then be half changed: `InvariantBroken`, and exceptions of machines and of their effects
+(`Driver.run` is called outside this boundary).
 """
 
 import sys
@@ -19,7 +19,7 @@ from polyrhythm.io.link import Link
 from polyrhythm.wire import messages as m
 
 EXPECTED = (FrameError, LinkError, NotFinite)
-"""The exceptions that checks of messages raise. Their text is sent to the peer and goes into the
+"""The exceptions of checks of messages. Their text is sent to the peer and written to the
 journal."""
 
 
@@ -37,7 +37,7 @@ def fault_of(peer: str, error: Exception) -> Exception:
 
 
 def for_the_lead(link: Link, message: m.Message, seat: Seat) -> bool:
-    """Whether a message is for the lead's machine; otherwise it is for the server's machine. Raises
+    """Whether a message is for the lead's machine instead of the server's machine. Raises
     FrameError if the peer of this link may not send the message. `seat`: where the lead runs."""
     kind = type(message)
     if kind is m.OperatorRequest:

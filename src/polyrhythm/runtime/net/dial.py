@@ -46,9 +46,9 @@ class SocketDialer:
 
 
 class DialerFromOutside(SocketDialer):
-    """For a process that a user has started to join a job. A server that listens on all addresses
-    of its machine (0.0.0.0) is dialled at `host`, the address at which this process reaches the
-    lead."""
+    """Connects a process that a user has started to join a job. A server that listens on all
+    addresses of its machine (0.0.0.0) is dialled at `host`, the address at which this process
+    reaches the lead."""
 
     def __init__(self, link: str, host: str) -> None:
         super().__init__(link)

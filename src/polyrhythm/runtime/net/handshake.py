@@ -39,8 +39,9 @@ def offers(digest: str, kind: LinkKind) -> tuple[int, ...]:
 
 
 def limits_for(job: m.JobSpec) -> Limits:
-    """What the end that was dialled accepts. *A worker that shares its state sends parameters of half
-    precision as float32, which have twice the bytes of their slice* (`--optimizer-on workers`)."""
+    """The limits that the end that was dialled accepts. *A worker that shares its state sends
+    parameters of half precision as float32, which have twice the bytes of their slice*
+    (`--optimizer-on workers`)."""
     nbytes = most_slice_nbytes(job) * (2 if sums_only(job) else 1)
     return Limits(MEMBER.head_nbytes, max(nbytes, 64 * 1024))
 
@@ -48,7 +49,7 @@ def limits_for(job: m.JobSpec) -> Limits:
 @contextmanager
 def patience(link: Link, seconds: float = 10.0) -> Iterator[threading.Event]:
     """Close the link if the body of the `with` statement takes longer than `seconds`, because the
-    peer does not answer. The body gets an event, which is set in that case."""
+    peer does not answer. The body receives an event that is set in this case."""
     expired = threading.Event()
 
     def give_up() -> None:
@@ -125,7 +126,9 @@ def _prove(link: Link, hello: Hello, secret: Secret | None, expects: str) -> Non
     try:
         proof = opener.answer(challenge)
     except LinkError as error:
-        raise LinkError(f"a process answered as {link.peer}, but is another one: {error}") from None
+        raise LinkError(
+            f"a process answered as {link.peer}, but it is not that process: {error}"
+        ) from None
     link.send(proof)
 
 

@@ -13,9 +13,9 @@ from polyrhythm.wire import messages as m
 
 FRAMES_PER_TURN = 64
 """*The polling thread reads at most this many frames of a link before it reads the other links. So
-a flood of frames from one member delays the frames of others by at most one turn.* A thread that reads a
-single link stops reading after this many frames in a row without a payload, and goes on when the
-machines have handled them."""
+a flood of frames from one member delays the frames of others by at most one turn.* A thread that
+reads a single link pauses after this many consecutive frames without a payload, until the machines
+have handled them."""
 
 
 class Take(Protocol):
@@ -36,12 +36,12 @@ class LinkReaders:
         end_link: Callable[[Link, Exception], None],
         needs_thread: Callable[[Link], bool],
     ) -> None:
-        """`take` is called with each message. `run` is called when `take` was called with all
+        """`take` is called with each message. `run` is called after `take` has received all
         messages that have arrived. `catch_up` is called instead if a link has used up its turn and
         has more messages; it returns when the machines have handled all messages so far. `end_link`
-        is called when a link has ended. `needs_thread`: whether a link needs its own thread,
-        because it carries large tensors as bytes. For small messages and references the poller is
-        faster."""
+        is called when a link has ended. `needs_thread`: whether a link needs a separate thread,
+        because it carries large tensors as bytes. The poller is faster for small messages and
+        references."""
         self._take = take
         self._run = run
         self._catch_up = catch_up
@@ -93,8 +93,8 @@ class LinkReaders:
             self._poller.remove(pollable)
 
     def begin_apart(self, link: Link) -> None:
-        """Read a link from now on. The calling thread handles none of its messages, not even those
-        that have arrived already."""
+        """Read a link from now on. The calling thread handles none of its messages, even those that
+        have already arrived."""
         name = f"read-{link.peer}"
         threading.Thread(target=self.read, args=(link,), name=name, daemon=True).start()
 

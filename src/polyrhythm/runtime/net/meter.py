@@ -1,4 +1,5 @@
-"""What a process has received over its links, until it tells the lead. Several threads read links."""
+"""Collects what a process has received over its links, until it tells the lead. Several threads
+read links."""
 
 import threading
 import time
@@ -19,7 +20,7 @@ class Meter:
             self._news = True
 
     def take(self) -> Received | None:
-        """What was received since the last report, if it is time for another one."""
+        """The measurements since the last report, if another one is due."""
         if not self._news:
             return None
         with self._lock:

@@ -64,8 +64,8 @@ class Peers:
             link.flush()
 
     def keep_alive(self, message: Alive, seat: Seat) -> None:
-        """Send a heartbeat over every link to a server that could fall silent, unless other bytes
-        wait to be sent over it. The process of the lead gets it in any case, so not from here."""
+        """Send a heartbeat over every link to a server that could become silent, unless other bytes
+        wait for that link. The lead's process gets its heartbeat elsewhere."""
         for link in self.all():
             server = server_number(link.peer)
             if server not in (None, seat.server) and can_fall_silent(link) and not link.unsent:
@@ -106,10 +106,10 @@ class HeartbeatSender:
     """Sends the lead's heartbeats to workers and servers.
 
     *A peer that does not read gets at most 8 heartbeats.* A worker reads nothing during a training
-    step, which may take an hour. Heartbeats that filled its link would delay other messages of the
-    lead, and a link whose peer reads nothing for a minute is ended. *While the job waits for its
-    servers, a peer sends no heartbeats, and so cannot confirm those of the lead. Such a peer gets
-    every heartbeat, because it reads all the time.*
+    step, which may take an hour. Heartbeats would fill its link and delay other messages of the
+    lead, and a link whose peer reads nothing for a minute is ended. *One exception: while the job
+    waits for its servers, peers send no heartbeats, so they cannot confirm those of the lead. Such
+    a peer gets every heartbeat, because it reads all the time.*
     """
 
     def __init__(self, peers: Peers) -> None:
@@ -127,22 +127,23 @@ class HeartbeatSender:
                 link.send(message)
 
     def confirm(self, link: Link, message: m.Alive) -> None:
-        """Note how many heartbeats the peer has read. The peer says so in its own heartbeats."""
+        """Note how many heartbeats the peer has read, as its own heartbeat reports."""
         self._read[link] = message.sequence
 
 
 class LinkWatch:
-    """Over which links of a server bytes have come since the last look, and which are quiet.
+    """Finds the links of a server over which bytes have come since the last check, and the quiet
+    ones.
 
-    Looking costs a comparison per link, and a system call for a quiet one. Reading a link costs
-    nothing more than counting (`Link.arrivals`).
+    A check costs a comparison per link, and a system call for a quiet one. Reading a link costs
+    only a counter (`Link.arrivals`).
     """
 
     def __init__(self, peers: Peers, seat: Callable[[], Seat]) -> None:
         self._peers = peers
         self._seat = seat
         self._arrivals: WeakKeyDictionary[Link, int] = WeakKeyDictionary()
-        """Per link, the number of its arrivals at the last look."""
+        """Per link, its number of arrivals at the last check."""
         self._last: tuple[tuple[str, int], ...] = ()
 
     def heard(self) -> PeersHeard | None:
@@ -159,8 +160,8 @@ class LinkWatch:
         return LinksQuiet(quiet) if quiet or before else None
 
     def _watched(self) -> Iterator[Link]:
-        """The links to workers and servers that can fall silent. The link of an operator, or of an
-        unknown peer, does not last; the heartbeats of the lead are watched elsewhere."""
+        """The links to workers and servers that can become silent. Links of operators and unknown
+        peers do not last, and the heartbeats of the lead are watched elsewhere."""
         for link in self._peers.all():
             peer = link.peer
             known = worker_number(peer) is not None or server_number(peer) is not None
@@ -168,7 +169,7 @@ class LinkWatch:
                 yield link
 
     def _came(self, link: Link) -> bool:
-        """Whether bytes have been read since the last look."""
+        """Whether bytes have been read since the last check."""
         before, now = self._arrivals.get(link, -1), link.arrivals
         self._arrivals[link] = now
         return now != before

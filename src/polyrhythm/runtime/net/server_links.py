@@ -36,9 +36,9 @@ _LONGEST_REASON = 200
 
 @dataclass(frozen=True, slots=True)
 class LinkHandlers:
-    """What a server does with its links. `take` is called with every message. `needs_thread`: see
-    `LinkReaders`. `measure`: see `Link.measure_with`. `gone` is called with the name of a peer
-    whose link has ended."""
+    """The functions that a server's links call. `take` is called with every message.
+    `needs_thread`: see `LinkReaders`. `measure`: see `Link.measure_with`. `gone` is called with the
+    name of a peer whose link has ended."""
 
     take: Take
     needs_thread: Callable[[Link], bool]
@@ -88,9 +88,9 @@ class ServerLinks:
     # -- beginnings ----------------------------------------------------------------------------
 
     def accept_link(self, link: Link, hello: Hello) -> None:
-        """Take over a link whose handshake is done. The lead's machine decides about the link; if
-        the lead runs elsewhere, this server's machine does. Before the decision, the link is read
-        only if the lead runs in this process."""
+        """Add a link after its handshake. The lead's machine decides about the link if the lead
+        runs in this process; otherwise this server's machine decides. Before the decision, the link
+        is read only if the lead runs in this process."""
         link.outlast(self._link_timeout_s)
         link.measure_with(self._measure)
         if isinstance(hello, m.OperatorHello):
@@ -139,8 +139,8 @@ class ServerLinks:
         self.follow_lead(link, dialer)
 
     def follow_lead(self, link: Link, dialer: Dialer) -> None:
-        """Follow the lead at the other end of `link`, whose handshake is done. `dialer` connects to
-        the other servers that the lead names."""
+        """Use `link` as the link to the lead; its handshake is done. `dialer` connects to the other
+        servers that the lead names."""
         self._dialer = dialer
         link.peer = self._seat().process_of(LEAD)
         link.outlast(self._link_timeout_s)
@@ -238,8 +238,7 @@ class ServerLinks:
                 threading.Thread(target=link.close, name="close", daemon=True).start()
 
     def stop_reporting(self) -> None:
-        """From now on, do not report that a link has ended, because this server itself is
-        ending."""
+        """From now on, do not report the end of a link: this server itself is ending."""
         self._closing = True
 
     def close(self) -> None:

@@ -67,7 +67,7 @@ class WorkerLinks:
         self._peers.touch(link)
 
     def settle(self) -> None:
-        """Flush all links, and wake the user's thread, so that it checks its condition again."""
+        """Flush all links, and wake the user's thread to check its condition again."""
         self._peers.flush()
         self._poller.wake()
 
@@ -79,8 +79,7 @@ class WorkerLinks:
         self._poller.poll(timeout_s)
 
     def unread(self, peer: str) -> bool:
-        """Whether bytes from `peer` have arrived that were not read yet, because the user's thread
-        is computing."""
+        """Whether bytes from `peer` wait unread, because the user's thread computes."""
         link = self.to(peer)
         pollable = None if link is None else link.pollable
         return pollable is not None and pollable.readable()
@@ -159,8 +158,8 @@ class WorkerLinks:
 
     def _ready(self, link: PollableLink) -> bool:
         try:
-            # Of several links, the one that waited for the rest of a payload would keep the others
-            # from being read, and the cards of their servers idle.
+            # If this link waited for the rest of a payload, the other links would not be read, and
+            # the network cards of their servers would be idle.
             alone = len(self._peers.all()) == 1
             for message, payload in link.receive_ready(finish=alone):
                 self._take(link, message, payload)
@@ -202,8 +201,7 @@ class WorkerLinks:
             threading.Thread(target=link.close, name="close", daemon=True).start()
 
     def stop_reporting(self) -> None:
-        """From now on, do not report that a link has ended, because this worker itself is
-        ending."""
+        """From now on, do not report the end of a link: this worker itself is ending."""
         self._closing = True
 
     def close(self) -> None:

@@ -1,10 +1,10 @@
 """Chooses the thread that adds contributions and folds. For a small model it is the thread that
-received the slice, because handing the slice over would take longer. Otherwise it is an adder
-thread.
+received the slice, because passing the slice to another thread would take longer. Otherwise it is
+an adder thread.
 
 With rounds, one thread folds; for a large model, several adders add slices in parallel. Without
-rounds, one adder adds and folds single slices. `core/server/threads.py` decides how many torch threads
-take part in a fold.
+rounds, one adder adds and folds single slices. `core/server/threads.py` decides how many torch
+threads take part in a fold.
 """
 
 import threading
@@ -106,17 +106,16 @@ class Adding:
         raise NotImplementedError
 
     def take(self, link: Link, message: m.Contribution, data: memoryview, wait: bool) -> None:
-        """Add a slice, on this thread or on an adder thread. `wait`: `data` is the link's own
-        buffer, which is overwritten after this call, so the call returns only when the slice is
-        added."""
+        """Add a slice, on this thread or on an adder thread. `wait`: `data` is the link's buffer,
+        which is overwritten after this call, so return only when the slice is added."""
         raise NotImplementedError
 
     def start(self, effect: fx.StartFold) -> None:
         raise NotImplementedError
 
     def _add(self, link: Link, message: m.Contribution, data: memoryview) -> bool:
-        """Add a slice. Returns True if the slice store has queued an event; then the caller must let the
-        driver run."""
+        """Add a slice. Returns True if the slice store has queued an event. Then the caller must
+        let the driver run."""
         event = self._placed().add(message, data, verify=not link.kind.has_payload_references)
         crashpoint.reach(self._name, "took", message)
         return event is not None
@@ -129,15 +128,15 @@ class Adding:
             except Exception as error:
                 fault = fault_of(link.peer, error)
                 link.send(m.Refusal(reason=refused(plain(f"{self._name}: {fault}"))))
-                link.close()  # the thread that reads this link notices its end, and reports it
+                link.close()  # the thread that reads this link notices and reports its end
             if done is not None:
                 done.set()
             if told:
                 self._driver.run()
 
     def _pause(self, parts: int = 1) -> None:
-        """Make a fold last longer, for experiments. `parts`: the fold is made in this many parts, and
-        each part calls this function."""
+        """Make a fold last longer, for experiments. `parts`: the number of parts of the fold, each
+        of which calls this function."""
         if self._pause_s:
             time.sleep(self._pause_s / max(1, parts))
 

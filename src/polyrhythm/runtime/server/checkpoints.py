@@ -3,8 +3,8 @@ resumes.
 
 When the lead orders a cut, every server copies its slices, and writes the copy while training goes
 on. When all servers have written theirs, the lead's process writes the record and the manifest. *A
-fault of the store is reported to the machine, which gives the cut up. It never ends a process that
-trains.*
+fault of the store never ends a process that trains. It is reported to the machine, which gives the
+cut up.*
 """
 
 import threading
@@ -55,8 +55,8 @@ def resume_asked(job: m.JobSpec) -> ev.ResumeAsked | None:
 
 
 class KeptStates:
-    """The state of the user's code in the lead's process: this process receives the state from a
-    worker for a cut, and sends it to all workers that ask for it when a job resumes.
+    """The state of the user's code in the lead's process. For a cut, this process receives the
+    state from a worker. When a job resumes, it sends the state to all workers that ask for it.
 
     *A member that was not asked for its state cannot make this process allocate memory. The member
     that was asked cannot send more than the machine allows.*
@@ -79,7 +79,7 @@ class KeptStates:
             self._expected, self._received = effect, bytearray()
 
     def take(self, message: m.Kept, data: memoryview) -> bool:
-        """Take a part of a state. Returns False if this process expects no state, or no longer
+        """Receive a part of a state. Returns False if this process expects no state, or no longer
         expects this one."""
         with self._lock:
             expected = self._expected
@@ -101,7 +101,7 @@ class KeptStates:
             return True
 
     def state(self, number: int) -> memoryview:
-        """The state for this cut. It is empty if the cut was given up meanwhile."""
+        """The state for this cut; empty if the cut was given up meanwhile."""
         with self._lock:
             return memoryview(self._received if number == self._expected.number else b"")
 
@@ -236,8 +236,8 @@ class Checkpoints:
 
     def _delete_unused(self, store: Store, number: int) -> None:
         """Delete the files that this server wrote for cuts that were given up. Otherwise they would
-        fill a disk that has too little space for a checkpoint. When a cut is taken, every earlier
-        one is complete or given up, because the lead makes one cut at a time."""
+        fill a disk that has too little space for a checkpoint. The lead makes one cut at a time, so
+        when a cut begins, every earlier one is complete or given up."""
         for earlier, file in list(self._written.items()):
             if earlier < number:
                 delete_unused(store, earlier, file)
@@ -293,8 +293,8 @@ class Checkpoints:
     # -- resuming ------------------------------------------------------------------------------
 
     def restore(self, slices: SliceStore, routing: int) -> None:
-        """Read, from the checkpoint, every slice that this server holds. The slices take the place
-        of the initial parameters that a worker would send."""
+        """Read from the checkpoint every slice that this server holds. These slices replace the
+        initial parameters that a worker would send."""
         self._begin(lambda: self._restore(slices, routing))
 
     def _restore(self, slices: SliceStore, routing: int) -> None:

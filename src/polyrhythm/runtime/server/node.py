@@ -58,8 +58,8 @@ from polyrhythm.wire.messages.reasons import TOLD_TO_LEAVE, Reason, refused
 
 
 def code_answer(job: m.JobSpec, copy: str = "") -> m.OperatorAnswer:
-    """The answer with the job's file, or why it is not sent. `copy`: the file on this machine, if it is
-    not at its own path."""
+    """The answer with the job's file, or with the reason why it is not sent. `copy`: the file on
+    this machine, if it is not at its original path."""
     try:
         source = read_code(Path(copy or job.path), job.code_digest)
     except UsageError as error:
@@ -71,7 +71,7 @@ def code_answer(job: m.JobSpec, copy: str = "") -> m.OperatorAnswer:
 def journal_answer(
     journal: PagedJournal | None, at: int, run_dir: str, job: m.JobSpec
 ) -> m.OperatorAnswer:
-    """The answer with a page of the journal, or why it cannot be read."""
+    """The answer with a page of the journal, or with the reason why it cannot be read."""
     try:
         if journal is None:
             raise OSError(0, "this job keeps no journal")
@@ -226,8 +226,8 @@ class ServerNode:
         self.links.reach_lead(dialer, address)
 
     def follow_lead(self, link: Link, dialer: Dialer) -> None:
-        """Follow the lead at the other end of `link`, whose handshake is done. `dialer` connects to
-        the other servers that the lead names."""
+        """Use `link` as the link to the lead; its handshake is done. `dialer` connects to the other
+        servers that the lead names."""
         self.links.follow_lead(link, dialer)
 
     def _needs_thread(self, link: Link) -> bool:
@@ -245,7 +245,7 @@ class ServerNode:
             self._driver.put(self.name, ev.LeadHeard())
         if for_the_lead(link, message, seat):
             if not self._leads and isinstance(message, m.Alive):
-                return  # it has only shown that the link works
+                return  # this heartbeat only shows that the link works
             if not self._leads:
                 raise LinkError(
                     f"{link.peer} sent a message for the lead, which runs in another process"
@@ -271,8 +271,8 @@ class ServerNode:
             self._driver.put(self.name, message)
 
     def _take_for_lead(self, link: Link, message: m.Message, payload: Payload | None) -> bool:
-        """Take a message to the lead that this process uses too. Returns whether the lead's machine
-        gets it."""
+        """Handle a message to the lead that this process uses too. Returns whether to pass it on to
+        the lead's machine."""
         if isinstance(message, m.Alive):
             self._heartbeats.confirm(link, message)
         elif isinstance(message, m.Attach) and self._optimizes:
@@ -339,7 +339,7 @@ class ServerNode:
         self.ended.set()
 
     def _give_up(self, detail: str) -> None:
-        """End this server, and with it the job if the lead runs here."""
+        """End this server, and also the job if the lead runs here."""
         self.end(fx.End(refused(detail), failed=True))
 
     def build(self, effect: fx.Build) -> None:
@@ -357,8 +357,8 @@ class ServerNode:
             self._peers.keep_alive(effect.message, self._machine.seat)
 
     def _look_at_links(self) -> None:
-        """Tell the lead from which peers bytes have come, or a server without the lead over which
-        links nothing comes: the lead knows from heartbeats who is silent."""
+        """In the lead's process: tell the lead from which peers bytes have come. In another server:
+        tell it which links are quiet. The lead knows from heartbeats who is silent."""
         if self._leads:
             if (heard := self._link_watch.heard()) is not None:
                 self._driver.put(LEAD, heard)
@@ -425,7 +425,7 @@ def _check_model(message: m.Attach, job: m.JobSpec) -> None:
     try:
         for optimizer in message.spec.optimizers:
             check_optimizer(optimizer)
-        # the lead refuses the others
+        # the lead refuses other requests
         if nonsense(message.spec) is None and (message.spec.division or given_division(job)):
             check_rows(message.spec, layout_of(message.spec, job))
     except UsageError as error:

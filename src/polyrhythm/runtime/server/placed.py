@@ -89,14 +89,14 @@ class PlacedSlices:
             follower.adopt(message, data)
 
     def take_shared(self, message: m.Shared, payload: Payload | None) -> None:
-        """Take a part of the state that a worker shares. Ignored in jobs whose servers hold the
+        """Receive a part of the state that a worker shares. Ignored in jobs whose servers hold the
         state."""
         store = self.placed()
         if isinstance(store, SummedSliceStore):
             store.take_shared(message, memoryview(b"") if payload is None else payload.view())
 
     def free_states(self, peer: str) -> None:
-        """Drop the incomplete states that a peer was sending whose link has closed."""
+        """Drop incomplete states from a peer whose link has closed."""
         server = server_number(peer)
         if server is not None and self.store is not None:
             self.store.follower.forget(server)

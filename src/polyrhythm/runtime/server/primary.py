@@ -1,8 +1,8 @@
 """The slices whose primary this server is: their versions in slots, their aggregates, and updaters.
 
-This module takes no locks; the slice store does. When routes change, only the slices that come and
-go are touched. `prepare` allocates memory and state for slices that come, while the other slices
-stay in use. `change` then begins to use them.
+This module takes no locks; the slice store does. A change of routes touches only the slices that
+come and go. `prepare` allocates memory and state for new slices, while the other slices stay in
+use. `change` then begins to use the new slices.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -44,8 +44,8 @@ class PrimarySlice:
     updater: Updater
     wire: torch.dtype
     converts: bool
-    """Whether the parameters have memory of their own, beside the slots: the slice is sent in another
-    dtype than they have, or sums of gradients are sent in place of them."""
+    """Whether the parameters have separate memory, beside the slots: the slice is sent in another
+    dtype, or sums of gradients are sent in place of parameters."""
     turn: int = 0
     """With replicas and rounds: the number (0 or 1) of the aggregate to which contributions are
     added."""
@@ -60,8 +60,8 @@ class PrimarySlice:
     step: SliceStep = _NO_STEP
     """The step that workers make with this sum."""
     early: tuple[int, SliceStep, frozenset[tuple[int, int]]] = (0, _NO_STEP, frozenset())
-    """The last round in which the sum was sent before the fold was ordered, its step, and the workers,
-    with their incarnations, to which it was sent."""
+    """The last round whose sum was sent before the fold was ordered, the step of the sum, and the
+    workers, with their incarnations, that it was sent to."""
 
     @property
     def nbytes(self) -> int:
@@ -174,12 +174,13 @@ class Primary:
         return self._layout.spaces[slice_.space].buffers
 
     def _is_apart(self, slice_: Slice) -> bool:
-        """Whether the parameters of a slice are never in a slot, even if they are sent as they are."""
+        """Whether the parameters of a slice have separate memory even if they are sent without
+        conversion."""
         return False
 
     def change(self, going: Collection[int], coming: Coming) -> list[Segment]:
-        """Remove the slices `going`, and begin to use the slices `coming`. All other slices stay as
-        they are, and nothing is copied. Returns the memory that is no longer used, so that links stop
+        """Remove the slices `going`, and begin to use the slices `coming`. All other slices stay
+        unchanged, and nothing is copied. Returns the memory that is no longer used; links must stop
         offering it to readers. Must not be called while a round is folded."""
         if not going and not coming.parts:
             return []
@@ -239,7 +240,7 @@ class Primary:
         if message.indices is None:
             return self.incoming(part, data, message.parts)
         if message.parts is not None or not part.updater.takes_rows:
-            raise LinkError(f"the peer sent rows of slice {message.slice}, which takes no rows")
+            raise LinkError(f"the peer sent rows of slice {message.slice}, which accepts no rows")
         return read_rows(part.held.slice, data, message.indices, part.wire)
 
     def _quantised(
@@ -323,7 +324,8 @@ class Primary:
         return export_state(part.held, part.updater)
 
     def version_of(self, slice_: int) -> SliceState:
-        """What another server needs to become the primary of this slice, or to hold a copy of it."""
+        """The state with which another server can become the primary of this slice, or hold a copy
+        of it."""
         return self.export(slice_)
 
     def steps_of(self, slices: Sequence[int]) -> tuple[SliceStep, ...]:
@@ -445,15 +447,15 @@ class RoundsPrimary(Primary):
         held.empty()
 
     def _show(self, index: int, part: PrimarySlice, target: Slot) -> None:
-        """Let readers of the slot `target` see the new version of a slice."""
+        """Make the new version of a slice visible to readers of the slot `target`."""
         if part.converts:
             target.tensors[index].copy_(part.held.parameters)
         else:
             part.held.parameters = target.tensors[index]
 
     def _carry_over(self, index: int, part: PrimarySlice, target: Slot, fill: int) -> None:
-        """Copy a slice that was not folded to the new version. Contributions are still added to its
-        present aggregate, because replicas may still read the other aggregate."""
+        """Copy a slice that was not folded to the new version. Its present aggregate stays in use
+        for contributions, because replicas may still read the other one."""
         held = part.held
         # With plain addition, the aggregate is in the slot to which the parameters are copied. So the
         # aggregate moves to another slot first.
@@ -472,8 +474,9 @@ class RoundsPrimary(Primary):
 
     @property
     def shares_aggregates(self) -> bool:
-        """Whether replicas read aggregates in place. Without replicas, a slice is copied only while
-        it moves, so there is no second aggregate for the contributions that come meanwhile."""
+        """Whether replicas read aggregates in place. If there are no replicas, a slice is copied
+        only while it moves. Then there is no second aggregate for contributions that come
+        meanwhile."""
         return self._job.replicas > 0
 
     def aggregate_piece(self, held: Held, number: int) -> Piece:
@@ -511,10 +514,10 @@ class OnArrivalPrimary(Primary):
         self, part: PrimarySlice, data: memoryview, message: Contribution, members: frozenset[int]
     ) -> memoryview | None:
         """Add a contribution to a slice of the model's buffers. Returns the change that this server
-        and the replicas must fold; empty if the contribution changes no buffer; None if the slice
-        has parameters and not buffers. The change is also empty if the slice has the parameters of
-        one model and the contribution is a step of another. `members`: the workers among which a
-        full step is divided; if there are none, every change counts in full."""
+        and the replicas must fold; None if the slice has parameters instead of buffers. The change
+        is empty if the contribution changes no buffer, or if the slice has the parameters of one
+        model and the contribution is a step of another. `members`: the workers among which a full
+        step is divided; if there are none, every change counts in full."""
         held, updater = part.held, part.updater
         if is_left_out(part, message):
             return memoryview(b"")
@@ -555,8 +558,8 @@ class RowsPrimary(RoundsPrimary):
         self._aggregates_in_slots = True
 
     def hold(self, part: PrimarySlice, incoming: torch.Tensor, message: Contribution) -> None:
-        """Let a contribution wait for the fold that names it. It is copied, because the worker
-        overwrites its buffer later."""
+        """Keep a contribution until a fold names it. It is copied, because the worker overwrites
+        its buffer later."""
         whose = Row(message.worker, message.incarnation, message.sequence)
         part.waiting.hold(whose, incoming.clone())
 
@@ -618,7 +621,8 @@ class SummedPrimary(RoundsPrimary):
             part.sum = target.tensors[index].copy_(part.sum)
 
     def settle(self, held: Held, *, forwarded: bool) -> None:
-        """Divide a sum that is rounded when it is sent: it might not fit into half precision."""
+        """Divide a sum that is rounded when it is sent, because it might not fit into half
+        precision."""
         rounded = self._parts[held.slice.id].wire != held.aggregate.dtype
         super().settle(held, forwarded=forwarded or rounded)
 
@@ -633,7 +637,8 @@ class SummedPrimary(RoundsPrimary):
         return steps[:1] if len(set(steps)) == 1 else steps
 
     def early_sum(self, slice_: int) -> Piece:
-        """A copy of the sum of a slice whose fold is not ordered yet, as it is sent."""
+        """A copy of the sum of a slice before its fold is ordered, in the form in which it is
+        sent."""
         part = self._parts[slice_]
         total = part.held.aggregate.to(part.wire)
         return piece_for_many(memoryview(bytes(total.view(torch.uint8).numpy())))
@@ -644,6 +649,6 @@ class SummedPrimary(RoundsPrimary):
         return early == round_ and reader in readers
 
     def adopt(self, slice_: int, state: SliceState) -> None:
-        """Take the parameters and the state of a slice that a worker has shared."""
+        """Use the parameters and the state of a slice that a worker has shared."""
         part = self._parts[slice_]
         adopt_state(part.held, part.updater, state)

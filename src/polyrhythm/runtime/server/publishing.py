@@ -56,8 +56,8 @@ class Publishing:
             link.flush()
 
     def _give(self, link: Link, effect: fx.Publish) -> None:
-        """With `--optimizer-on workers`: send the parameters and the state of the optimizer, and the
-        model's buffers as they are in the version."""
+        """With `--optimizer-on workers`: send the parameters and the state of the optimizer, and
+        the model's buffers of the version."""
         store = self._placed()
         assert isinstance(store, SummedSliceStore)
         given = set()
@@ -147,12 +147,12 @@ class Publishing:
     def _sent_early(
         self, store: SummedSliceStore, effect: fx.Publish | fx.PublishLatest, round_: int
     ) -> set[int]:
-        """The slices whose sums this reader was sent before the fold."""
+        """The slices whose sums were sent to this reader before the fold."""
         reader, primary = (effect.worker, effect.incarnation), store.primary
         return {slice_ for slice_ in primary.ids if primary.has_early(slice_, round_, reader)}
 
     def _acknowledge(self, link: Link, effect: fx.Publish | fx.PublishLatest) -> None:
-        """Acknowledge what slices of a version would acknowledge that are not sent."""
+        """Send the acknowledgement that unsent slices of a version would have carried."""
         message = m.Acknowledged(
             view=effect.view,
             routing=effect.routing,

@@ -38,8 +38,8 @@ class _Kept:
     dtype: torch.dtype
     wire: torch.dtype
     step: SliceStep | None = None
-    """With `--optimizer-on workers`: the step that workers make with the sum of gradients which this
-    copy has in place of parameters; None before the first fold."""
+    """With `--optimizer-on workers`: this copy holds the sum of gradients instead of parameters,
+    and this is the step that workers make with the sum. None before the first fold."""
 
 
 class ReplicaMemory:
@@ -129,7 +129,7 @@ class ReplicaMemory:
             _step_rows(message, data, kept, updater)
             return
         if data is None and message.indices == 0 and message.step.weight:
-            # make the step although the contribution has no rows of this slice
+            # make the step even if the contribution has no rows of this slice
             data = memoryview(b"")
         if data is None:
             return  # nothing to fold: no worker has contributed to this slice in this round

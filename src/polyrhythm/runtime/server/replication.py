@@ -88,9 +88,9 @@ class ReplicaSender:
             self._tell(peer, copy, payload)
 
     def forward(self, copy: Copy, copy_targets: Sequence[int], data: memoryview) -> memoryview:
-        """Without rounds: send the step that folds a contribution to every replica. Returns a copy of
-        `data`, from which this server must make its own step: the worker may overwrite `data`
-        meanwhile, and the primary would then differ from its replicas."""
+        """Without rounds: send the step that folds a contribution to every replica. Returns a copy
+        of `data`. This server must make its own step from the copy: the worker may overwrite
+        `data`, and the primary would then differ from its replicas."""
         payload = memoryview(bytearray(data))
         parts = (piece_for_many(payload),) if len(payload) else ()
         for peer in copy_targets:
@@ -137,18 +137,17 @@ class ReplicaApply:
         self._rules_lock = rules_lock
         self._put = put
         self.incomplete: dict[tuple[int, int, int], SliceState] = {}
-        """The tensors of incomplete states that have arrived so far, by primary, routing epoch and
-        slice."""
+        """The tensors of incomplete states, by primary, routing epoch and slice."""
         self._incomplete_lock = threading.Lock()
 
     def seed(self, slice_: int, data: memoryview) -> None:
-        """Take the initial parameters of a slice, whose lock the caller holds."""
+        """Store the initial parameters of a slice, whose lock the caller holds."""
         check_size(data, slice_, self.replicas.nbytes(slice_))
         self.replicas.seed(slice_, tensor_over(data, self.replicas.wire(slice_)))
 
     def step(self, message: Copy, data: memoryview | None) -> StepCopied | None:
-        """Make a step that a primary has made. Returns an event when all replicas of that primary's
-        slices on this server have made the step."""
+        """Make the same step as the primary. Returns an event when all replicas of that primary's
+        slices on this server have made it."""
         with self._locks.of(message.slice):
             with self._rules_lock:
                 verdict = self._rules.judge_step(message)
@@ -164,10 +163,9 @@ class ReplicaApply:
             return self._rules.fetch(slices, routing)
 
     def adopt(self, message: State, data: memoryview | None) -> StateAdopted | None:
-        """Take one tensor of a slice's state, which a primary has sent. Returns an event when all
-        slices that were fetched from this primary are complete. *A state is read and kept only if
-        its sender is the slice's primary and if this server asked the sender for it under the
-        current routes.*"""
+        """Receive one tensor of a slice's state from a primary. Returns an event when all slices
+        that were fetched from this primary are complete. *A state is read and kept only if its
+        sender is the slice's primary and this server has requested it under the current routes.*"""
         slice_ = message.slice
         with self._locks.of(slice_):
             with self._rules_lock:
@@ -184,8 +182,8 @@ class ReplicaApply:
                 return self._said(self._rules.adopted(message, verdict))
 
     def _keep_part(self, message: State, data: memoryview) -> SliceState | None:
-        """Keep one tensor until the other tensors of the state have arrived. Returns the whole
-        state if this was the last one."""
+        """Keep one tensor until the rest of the state has arrived. Returns the whole state with the
+        last tensor."""
         slice_ = message.slice
         whole = (message.server, message.routing, slice_)
         tensor = self.replicas.checked(message, data).clone()
@@ -202,8 +200,8 @@ class ReplicaApply:
         return state
 
     def forget(self, primary: int) -> None:
-        """Drop the incomplete states of this primary: the link to this primary has ended, so the
-        missing tensors will not arrive."""
+        """Drop the incomplete states of this primary: its link has ended, so the missing tensors
+        will not arrive."""
         with self._incomplete_lock:
             for key in [key for key in self.incomplete if key[0] == primary]:
                 del self.incomplete[key]

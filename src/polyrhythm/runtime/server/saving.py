@@ -24,8 +24,7 @@ from polyrhythm.wire import messages as m
 
 _Work = Callable[[], None]
 _END_S = 5.0
-"""How long a process that ends waits for the thread that writes, in case the disk does not
-answer."""
+"""How long a process that ends waits for the writing thread, because the disk may not answer."""
 
 
 class ParameterSender:
@@ -50,7 +49,7 @@ class ParameterSender:
         self._copies = {slice_: store.parameters_of(slice_) for slice_ in store.primary.ids}
 
     def send(self, effect: fx.SendParameters) -> None:
-        """Send copies of these slices, because their memory may be freed while they are sent."""
+        """Send copies of these slices, because their memory may be freed during the sending."""
         for slice_ in effect.slices:
             if not effect.copied:
                 data: memoryview | None = self._placed().parameters_of(slice_)
@@ -106,7 +105,7 @@ class ModelSaver:
         self._do(lambda: self._create(effect, layout))
 
     def take(self, message: m.Collected, data: memoryview) -> None:
-        """Take a slice that has arrived. It is copied, because its memory is valid only during this
+        """Add a slice that has arrived. It is copied, because its memory is valid only during this
         call. A slice for an unknown file, or one that has arrived before, is ignored."""
         begun = self._begun.get(message.number)
         if begun is None or message.slice in begun.taken:
@@ -161,7 +160,7 @@ class ModelSaver:
             if effect.to_store:
                 store = open_store(self._job.store)
                 if store.folder is not None and store.folder.resolve() == self._folder.resolve():
-                    # the lead knows already why this folder cannot be written
+                    # the lead already knows why this folder cannot be written
                     self._post(ev.SavingFailed(effect.number, ""))
                     return
             file = ModelFiles(self._folder / effect.file, effect.spec, layout, about, store)

@@ -3,10 +3,10 @@ other slices. `core/server/slices.py` has the rules: this module asks them, and 
 
 Several threads may call all methods at once. Every slice has a lock. A thread holds it while it
 adds to the slice, copies or sends it, or changes its role between primary and replica. *A change of
-routes locks the slices that move and no others.* With rounds, a fold holds the locks of all slices,
-so that all slices of a late contribution are added to the next round. Without rounds, the fold lock
-puts the folds of single slices and the leases of their readers in one order. Locks are taken in
-this order: slices by number, the fold lock, the lock of the rules.
+routes locks only the slices that move.* With rounds, a fold holds the locks of all slices, so all
+slices of a late contribution are added to the next round. Without rounds, the fold lock orders the
+folds of single slices and the leases of their readers. A thread takes locks in this order: slices
+by number, the fold lock, the lock of the rules.
 """
 
 import math
@@ -124,7 +124,7 @@ class SliceStore:
                 self._sharers = frozenset(member.worker for member in members)
 
     def seed(self, message: Seed, data: memoryview) -> SliceSeeded | None:
-        """Take the initial parameters of one slice. Returns None if they are ignored."""
+        """Store the initial parameters of one slice. Returns None if they are ignored."""
         slice_ = message.slice
         with self._locks.of(slice_):
             with self._rules_lock:
@@ -224,7 +224,7 @@ class SliceStore:
             return None if event is None else self._said(event)
 
     def _lock(self, slice_: int) -> AbstractContextManager[object]:
-        """The locks that a thread holds while it adds to a slice."""
+        """The locks for adding to a slice."""
         raise NotImplementedError
 
     def _add_slice(
@@ -314,8 +314,8 @@ def _refuse(verdict: Verdict, message: Contribution | Seed) -> None:
 
 
 def _finite(slice_: Slice, incoming: Incoming, message: Contribution) -> bool:
-    """Whether the numbers that are added up are finite. A buffer of which servers only hold the
-    evaluator's value may contain infinity, such as the bounds of a range."""
+    """Whether the added numbers are finite. A buffer that only the evaluator sends may contain
+    infinity, such as the bounds of a range."""
     if not slice_.values:
         return all_finite(numbers_in(incoming))
     assert isinstance(incoming, torch.Tensor)
@@ -374,7 +374,7 @@ class RoundsSliceStore(SliceStore):
 
 @dataclass(slots=True)
 class _Arriving:
-    """The state that a worker shares, as far as it has arrived."""
+    """The arrived part of the state that a worker shares."""
 
     parts: dict[int, SliceState] = field(default_factory=dict)
     """The tensors of slices that are not complete yet."""
@@ -392,7 +392,7 @@ class SummedSliceStore(RoundsSliceStore):
     _arriving: Mapping[tuple[int, int, int], _Arriving] = {}
     """What workers are sharing, by worker, incarnation and version."""
     link_over_bytes: Callable[[int, int], Link | None] = staticmethod(lambda worker, of: None)
-    """The link to a worker of this incarnation, if it carries bytes and not references."""
+    """The link to a worker of this incarnation, if it carries bytes instead of references."""
 
     def _enter(
         self, part: PrimarySlice, incoming: Incoming, message: Contribution, data: memoryview
@@ -403,9 +403,9 @@ class SummedSliceStore(RoundsSliceStore):
         return event
 
     def _send_early(self, part: PrimarySlice) -> None:
-        """Send the sum of a slice to the workers as soon as every member has contributed to it, while
-        other slices are still on their way. Over links that carry references nothing is on its
-        way."""
+        """Send the sum of a slice to the workers once every member has contributed to it, while
+        other slices are still being sent. Links that carry references do not need this, because
+        they transfer no bytes."""
         slice_, primary = part.held.slice.id, self.primary
         with self._rules_lock:
             round_, routing = self.rules.round, self.rules.routing
@@ -429,7 +429,7 @@ class SummedSliceStore(RoundsSliceStore):
             crashpoint.reach_step(server_name(self._server), "sent", "early")
 
     def _step_of(self, held: Held, share: float, *, forwarded: bool) -> SliceStep:
-        """The step of a sum that was sent already stays as it was sent."""
+        """If a sum was already sent, its step does not change any more."""
         round_, step, _ = self.primary.part(held.slice.id).early
         if round_ == self.rules.round - 1 and held.slice.group != BUFFERS:
             return step
@@ -441,13 +441,13 @@ class SummedSliceStore(RoundsSliceStore):
         return [slice_.id for slice_ in self.primary.slices if slice_.group != BUFFERS]
 
     def take_shared(self, message: Shared, data: memoryview) -> None:
-        """Take one tensor of the state that a worker shares, or the end of that state."""
+        """Receive one tensor of the state that a worker shares, or the end of that state."""
         whose = (message.worker, message.incarnation, message.round)
         with self._rules_lock:
             if Row(message.worker, message.incarnation, 0) not in self.rules.members:
                 return
             if whose not in self._arriving:
-                # states of earlier versions will not be completed any more
+                # states of earlier versions will not become complete
                 later = {key: each for key, each in self._arriving.items() if key[2] >= whose[2]}
                 self._arriving = {**later, whose: _Arriving()}
             arriving = self._arriving[whose]
@@ -507,10 +507,10 @@ class OnArrivalSliceStore(SliceStore):
         step = self._stepping.step(
             message.weight, message.rate, message.sequence, group=part.held.slice.group
         )
-        # the worker had no gradient for this tensor: the step changes nothing
+        # the worker had no gradient for this tensor, so the step changes nothing
         if message.indices == ABSENT:
             step = SliceStep(0.0)
-        # end the worker's lease first, so that the fold can reuse the slot that the worker has read
+        # end the worker's lease first: then the fold can reuse the slot that the worker has read
         if message.pulled >= 0:
             primary.latest.release(message.worker, message.pulled)
         buffers = primary.buffer_step(part, data, message, self._sharers)
@@ -534,8 +534,8 @@ class OnArrivalSliceStore(SliceStore):
             return list(self.primary.latest.lease(worker, ticket))
 
     def unlease(self, worker: int, ticket: int | None) -> list[Segment]:
-        """End the lease of the version that the worker got with `ticket`, because it has read the
-        version. Returns the memory that is freed now."""
+        """End the lease of the version that the worker got with `ticket`: it has read the version.
+        Returns the memory that this frees."""
         with self._fold_lock:
             latest = self.primary.latest
             latest.release(worker, ticket)

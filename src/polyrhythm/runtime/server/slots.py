@@ -129,7 +129,7 @@ class Slots:
         return freed
 
     def free(self, numbers: Sequence[int]) -> list[Segment]:
-        """Free these slots. Returns their segments, so that links withdraw them."""
+        """Free these slots. Returns their segments, which links must withdraw."""
         slots = [slot for n in numbers if (slot := self._slots.pop(n, None)) is not None]
         freed = [segment for slot in slots for segment in slot.segments]
         for segment in freed:

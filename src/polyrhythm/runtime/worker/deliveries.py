@@ -1,9 +1,9 @@
-"""Carries the points of chunks from worker to worker (`--migrate full`), over links of their own.
+"""Carries the points of chunks from worker to worker (`--migrate full`), over separate links.
 
-*Points are read on the thread of the user's loop, between two batches or while the loop waits: the
-user's data set need not work on several threads. They are sent by the link's own thread, and received
-by a thread per peer, so both workers train meanwhile.* The lead decides what is sent (`m.Leased`), and
-a worker reports to the lead what has arrived.
+*The thread of the user's loop reads the points, between two batches or while the loop waits,
+because the user's data set need not support several threads. The link's thread sends them, and one
+thread per peer receives them, so both workers train meanwhile.* The lead decides what is sent
+(`m.Leased`), and a worker reports to the lead what has arrived.
 """
 
 import threading
@@ -172,7 +172,7 @@ class PointsCarrier:
     # -- sending -------------------------------------------------------------------------------
 
     def take(self, lease: m.Leased) -> None:
-        """Visit the chunks of this lease from now on, and of no earlier one."""
+        """From now on, visit the chunks of this lease only."""
         wanted = {send.number for send in lease.sends}
         self._queue = [each for each in self._queue if each.send.number in wanted]
         for send in lease.sends:
@@ -197,15 +197,15 @@ class PointsCarrier:
         self._last_ns = now_ns
 
     def while_waiting(self) -> bool:
-        """Send a part while the user's loop waits. Returns whether there is more to send now."""
+        """Send a part while the user's loop waits. Returns whether more can be sent now."""
         part = self._send_part() if self._queue else None
         if part is not None:
             crashpoint.reach(self._name, "sent", part)
         return part is not None
 
     def _send_part(self) -> m.ChunkSend | m.ChunkPart | None:
-        """Send the next part of a chunk whose link can take more, and return this part. Returns
-        None if no link can take more."""
+        """Send and return the next part of a chunk whose link accepts more. Returns None if no link
+        does."""
         for outgoing in self._queue:
             peer = outgoing.peer
             if peer.link is not None and peer.waiting_nbytes < MOST_WAITING_NBYTES:
@@ -213,8 +213,8 @@ class PointsCarrier:
         return None
 
     def _send_points(self, outgoing: _Outgoing, link: Link) -> m.ChunkSend | m.ChunkPart:
-        """Send the next part of a chunk, and return the part. If the sending fails, return the lead's
-        order to send this chunk."""
+        """Send and return the next part of a chunk. If the sending fails, return the lead's order
+        to send this chunk."""
         send, peer = outgoing.send, outgoing.peer
         points = self.units(send)
         count = part_points(points - outgoing.offset, peer.point_nbytes)
@@ -346,4 +346,4 @@ class PointsCarrier:
         self._listeners.close()
         for link in [*self._accepted, *(peer.link for peer in self._peers.values())]:
             if link is not None:
-                link.close()  # the thread that reads this link notices its end, and disposes of it
+                link.close()  # the thread that reads this link notices its end and closes it

@@ -1,9 +1,9 @@
 """The part of a worker's process that runs the worker's machine: it joins the job, reads the links
 and performs the effects of the machine.
 
-The thread of the user's training loop runs the machine. While it waits, it reads the links itself,
-so that no message has to be handed from one thread to another. While the user's code computes, no
-link is read. `node.py` has the calls of the training loop.
+The thread of the user's training loop runs the machine. While it waits, it reads the links, so no
+message has to pass from one thread to another. While the user's code computes, no link is read.
+`node.py` has the calls of the training loop.
 """
 
 import time
@@ -129,7 +129,7 @@ class MachineHost:
         )
 
     def _meanwhile(self) -> bool:
-        """Called again and again while the user's loop waits. Returns whether there is more to do
+        """Called repeatedly while the user's loop waits. Returns whether there is more to do
         now."""
         self.state.send_if_asked(waiting=True)
         self._land_kept()
@@ -172,7 +172,8 @@ class MachineHost:
         self._links.touch(link)
 
     def _report_bursts(self, lead: Link) -> None:
-        """Queue what this worker has measured before a message to the lead, if there is news."""
+        """Before a message to the lead, queue the new measurements of this worker, if there are
+        any."""
         received = self._meter.take()
         if received is not None:
             machine = self._machine
@@ -192,7 +193,7 @@ class MachineHost:
         self._links.keep_alive(effect.message)
 
     def _say_if_unread(self) -> None:
-        """Tell the machine that the lead is alive if unread messages of the lead have arrived.
+        """If unread messages of the lead have arrived, tell the machine that the lead is alive.
         While the user's code computes, no link is read."""
         self.timesheet.look()
         if self._links.unread(LEAD):
@@ -242,13 +243,13 @@ class MachineHost:
         self.loop.fail(effect)
 
     def end(self, effect: fx.End) -> None:
-        """Do nothing: the user's code has ended, or `UserLoop.fail` has set the exception that ends
-        it."""
+        """Does nothing: the user's code has ended, or `UserLoop.fail` has set the exception that
+        ends it."""
 
     @property
     def cut_off(self) -> bool:
-        """Whether the lead has ended its link to this worker, and the user's code, which runs, has
-        not noticed that yet."""
+        """Whether the lead has ended its link to this worker, while the user's code runs and has
+        not noticed."""
         return self._links.hung_up(LEAD)
 
     def close(self) -> None:

@@ -45,8 +45,8 @@ class Joiner:
         self._put = put
         self._run = run
         self._addresses: dict[int, m.Address] = {}
-        """The address of every server that this worker knows. They are needed if the lead's seat
-        should move to one of them."""
+        """The address of every server that this worker knows. The worker would need it if the
+        lead's seat moved to that server."""
 
     def reach_lead(self, lead: m.Address) -> None:
         self._addresses[self._machine.seat.server] = lead
@@ -58,15 +58,15 @@ class Joiner:
         self._put(ev.LeadLinked(reply.heartbeat_s, reply.lead_timeout_s))
 
     def dial(self, effect: fx.Dial) -> None:
-        """Connect to the servers. The server that runs the lead is reached over the lead's link. The
-        others are dialled on a new thread, because a server may take long to answer, and the worker
+        """Connect to the servers. The server that runs the lead is reached over the lead's link. A
+        new thread connects to the others, because a server may take long to answer, and the worker
         must send heartbeats meanwhile."""
         assert self._machine.job is not None
         self._job = self._machine.job.job
         self.servers = self.servers or tuple(spec.address for spec in effect.servers)
         lead = self._machine.seat.server
         for spec in effect.servers:
-            if spec.server == lead:  # the link is up, and may have been dialled at another address
+            if spec.server == lead:  # the link exists; it may have been opened to another address
                 self._put(ev.Linked(spec.server, spec.incarnation))
             else:
                 self._addresses[spec.server] = spec.address

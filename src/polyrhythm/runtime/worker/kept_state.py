@@ -1,9 +1,9 @@
 """Carries the state that the user's code keeps (`worker.keep`): to the lead for a cut, and from the
 lead when the job resumes.
 
-*The state is copied on the thread of the user's loop, and only when no code of the user changes it:
-at the end of an iteration, or while the loop waits in `step()`.* The machine says which of these
-two moments belongs to the cut.
+*The thread of the user's loop copies the state, when no code of the user changes it: at the end of
+an iteration, or while the loop waits in `step()`.* The machine says which of these two moments
+belongs to the cut.
 """
 
 from collections.abc import Callable
@@ -41,7 +41,7 @@ class StateCarrier:
         self.capture: Callable[[], Encoded] | None = None
         """Returns a copy of the state; None until the user's code has called `worker.keep`."""
         self.restored: memoryview | None = None
-        """The state of the checkpoint, when all of it has arrived; empty if there is none."""
+        """The state of the checkpoint, once all of it has arrived; empty if there is none."""
         self.fault = ""
         """Why the state of the checkpoint cannot be read."""
 
@@ -53,16 +53,15 @@ class StateCarrier:
         self._post(ev.StateKept())
 
     def restore(self, capture: Callable[[], Encoded]) -> memoryview:
-        """Do what `keep` does, and wait for the state in the checkpoint from which the job
-        resumes."""
+        """Implements `keep`. Waits for the state in the checkpoint from which the job resumes."""
         self.capture = capture
         self._post(ev.StateKept(restore=True))
         self._wait(lambda: self.restored is not None)
         return self.take_restored()
 
     def end_iteration(self) -> None:
-        """Send the state if the lead has asked for it: an iteration of the user's loop has
-        ended."""
+        """Send the state if the lead has asked for it. Called when an iteration of the user's loop
+        has ended."""
         self.send_if_asked()
 
     # -- for a cut -----------------------------------------------------------------------------
@@ -103,8 +102,8 @@ class StateCarrier:
     # -- when the job resumes ------------------------------------------------------------------
 
     def take(self, message: m.Restored, payload: Payload | None) -> bool:
-        """Take a part of the state of the checkpoint. Returns whether the state is complete. A
-        state whose parts are out of order raises LinkError."""
+        """Receive a part of the state of the checkpoint. Returns whether the state is complete.
+        Raises LinkError if parts are out of order."""
         if not message.offset:
             self._arrived = bytearray()
         data = memoryview(b"") if payload is None else payload.view()
@@ -118,7 +117,7 @@ class StateCarrier:
         return True
 
     def take_restored(self) -> memoryview:
-        """The state of the checkpoint, which must have arrived. It can be taken once."""
+        """The state of the checkpoint, which must have arrived. It is returned only once."""
         assert self.restored is not None
         if self.fault:
             raise StoreError(f"the state of worker.keep cannot be read: {self.fault}")

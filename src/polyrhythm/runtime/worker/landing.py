@@ -1,13 +1,14 @@
-"""How slices of a new version get into a worker's parameters. They are received directly into their
+"""Writes slices of a new version into a worker's parameters. They are received directly into their
 final place, or copied there from a server's memory.
 
 The worker's machine says which version it expects. Slices of other versions are kept for later or
-skipped, as the machine orders. Slices may arrive on several threads. *The thread that reads the links
-also writes the slices that were kept:* the machine may run on another thread, and a place into which a
-link receives at that moment cannot be taken away from it.
+skipped, as the machine orders. Slices may arrive on several threads. *The thread that reads the
+links also writes the kept slices:* the machine may run on another thread, and a link may be
+receiving into the same place at that moment.
 
-*A slice that begins to arrive may be late: when it gets another primary, a later version can arrive over
-another link before its bytes are complete. Then the rest of these bytes goes elsewhere.*
+*A slice that begins to arrive may become outdated: if it gets another primary, a later version can
+arrive over another link before the slice is complete. Then the rest of its bytes is received into
+other memory.*
 """
 
 import threading
@@ -28,8 +29,8 @@ class Landing:
     def __init__(
         self, put: Callable[[Event], None], divert: Callable[[m.Parameters], None]
     ) -> None:
-        """`put` receives an event for each slice that is in its place or was skipped. `divert`: let a
-        link receive the rest of this slice into other memory, if it has not come completely."""
+        """`put` receives an event for each slice that is in its place or was skipped. `divert`:
+        make a link receive the rest of an incomplete slice into other memory."""
         self.in_place: memoryview | None = None
         """The server's memory of the current version, if the worker uses it without a copy."""
         self.count = 0
@@ -56,7 +57,8 @@ class Landing:
     def attach(
         self, model: FlatModel, layout: Layout, own: OwnSteps | None, *, in_place: bool
     ) -> None:
-        """`own`: with `--optimizer-on workers`, where sums of gradients land."""
+        """`own`: with `--optimizer-on workers`, the object into which sums of gradients are
+        received."""
         self._model, self._own = own or model, own
         self._layout, self._reads_in_place = layout, in_place
 
@@ -125,14 +127,15 @@ class Landing:
         return memory
 
     def _divert_late(self, slices: Collection[int]) -> None:
-        """These slices arrive now: nothing that began to arrive before may be written over them."""
+        """Note that these slices arrive now. Bytes of earlier messages must not be written over
+        them."""
         for late in [each for each in self._received.values() if each.slice in slices]:
             del self._received[id(late)]
             self._divert(late)
 
     def take(self, link: Link, message: m.Parameters, payload: Payload | None) -> None:
         # Whether the bytes are in place was decided when they began to arrive. The message cannot
-        # tell it now: another thread may have run the machine since.
+        # tell: another thread may since have run the machine.
         placed = self._received.pop(id(message), None) is not None
         with self._keeping:
             expected = self._is_expected(message)
@@ -180,8 +183,8 @@ class Landing:
         self._landed(message)
 
     def _land_early(self, message: m.Parameters, view: memoryview) -> None:
-        """Copy a sum that was sent before the fold was ordered, unless its server was lost since: the
-        sum of the new primary may be here already."""
+        """Copy a sum that was sent before the fold was ordered, unless its server was lost since.
+        Then the sum of the new primary may be in place already."""
         with self._keeping:
             since = self._early_since.get(message.slice)
             if since is not None and since <= message.routing:
@@ -194,7 +197,7 @@ class Landing:
         self._put(builders.landed(message))
 
     def take_given(self, message: m.Given, payload: Payload | None) -> None:
-        """Take a tensor of the parameters or of the state, which this worker has asked for."""
+        """Receive a tensor of the parameters or of the state, which this worker has requested."""
         if self._own is None or payload is None:
             raise FrameError("a state came that this worker has not asked for")
         expected = self._expected is not None and message.round >= self._expected
@@ -205,7 +208,7 @@ class Landing:
     def _take_all(
         self, model: FlatModel | OwnSteps, message: m.Parameters, view: memoryview
     ) -> None:
-        """Copy all slices of a server from its memory (`view`); or, if the job reads in place, only
+        """Copy all slices of a server from its memory (`view`). If the job reads in place, only
         remember the memory."""
         if self._reads_in_place:
             self.in_place = view

@@ -1,5 +1,5 @@
-"""The user's loop as the worker's machine sees it: what the machine has told the loop, and how the
-loop waits for the machine.
+"""The user's loop as the worker's machine sees it: the orders of the machine to the loop, and how
+the loop waits for the machine.
 
 The loop waits on its own thread, and reads the links while it waits.
 """
@@ -16,8 +16,8 @@ from polyrhythm.wire.messages.reasons import NEVER_ATTACHED
 
 class UserLoop:
     def __init__(self, name: str, links: WorkerLinks, meanwhile: Callable[[], bool]) -> None:
-        """`name`: the name of the worker. `meanwhile` is called again and again while the loop
-        waits. It returns whether there is more to do at once."""
+        """`name`: the name of the worker. `meanwhile` is called repeatedly while the loop waits. It
+        returns whether there is more to do at once."""
         self.stopped = False
         """Whether the job has ended."""
         self.asked = False
@@ -29,15 +29,15 @@ class UserLoop:
         self.terms = fx.Resume(-1, stop=False)
         """The last effect `Resume`: it says when to contribute next."""
         self.progress, self.rank = m.Progress(), -1
-        """How far the job has come, and the rank of this worker, as the lead has told it last."""
+        """The progress of the job and the rank of this worker, as last reported by the lead."""
         self.progress_read = False
-        """Whether the user's code has asked how far the job has come."""
+        """Whether the user's code has asked for the progress of the job."""
         self.hurried = False
-        """Whether the interval of the round is over, so that the worker must contribute now."""
+        """Whether the interval of the round is over. Then the worker must contribute now."""
         self.resumed = False
-        """Whether the loop may go on with a version that it has not used yet."""
+        """Whether the loop may continue with a version that it has not used yet."""
         self._released = False
-        """Whether the machine has ordered the worker not to wait for a version any more."""
+        """Whether the machine has ordered the worker to stop waiting for a version."""
         self._failure: PolyrhythmError | None = None
         self._name = name
         self._links = links
@@ -70,7 +70,7 @@ class UserLoop:
         words, code = in_words(effect.reason), effect.reason.code
         if code == "lead-lost":
             self._failure = LeadLost(words)
-            # end the links, because the user's thread may be waiting for the rest of a frame
+            # end the links: the user's thread may be waiting for the rest of a frame
             self._links.shut()
         else:
             self._failure = JobFailed(words) if effect.stopped else Refused(words, code)
@@ -78,14 +78,14 @@ class UserLoop:
     # -- waiting -------------------------------------------------------------------------------
 
     def begin(self, done: Callable[[], bool]) -> None:
-        """Wait until `done` is true; the loop cannot begin earlier. Raises ToldToLeave if the
-        worker is told to leave first."""
+        """Wait until `done` is true, before the loop begins. Raises ToldToLeave if the worker is
+        told to leave first."""
         self._wait(lambda: done() or self.asked or self._released)
         if not done():
             raise ToldToLeave(f"{self._name} was told to leave before it had begun")
 
     def await_version(self) -> None:
-        """Wait until the loop may go on with a new version, or need not wait for one any more."""
+        """Wait until the loop may continue with a new version, or need not wait any more."""
         self._wait(lambda: self.resumed or self._released)
 
     def look(self) -> None:

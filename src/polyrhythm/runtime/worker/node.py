@@ -49,7 +49,8 @@ class WorkerNode(MachineHost):
         self._landing.attach(self._model, layout, self._own, in_place=job.in_place)
         self.loop.resumed = False
         self._driver.post(ME, ev.Attaching(spec))
-        self.loop.done = DONE  # also if the lead refuses the worker, and the user's code goes on
+        # this applies even if the lead refuses the worker and the user's code continues
+        self.loop.done = DONE
         self.loop.begin(lambda: self.loop.resumed)
         self._book()
         return self._model
@@ -59,7 +60,7 @@ class WorkerNode(MachineHost):
     ) -> m.Leased:
         """Ask for chunks of a data set of this many points, and wait for them. `batch`: the batch
         size of the user's loop. `groups`: where row groups begin. `data`: a fingerprint of the data
-        set. If the worker must join again, it does so first."""
+        set. A worker that must join again does so first."""
         self.loop.lease = None
         listens = None if self.points is None else self.points.address
         self._driver.post(ME, ev.Enrolling(points, batch, listens, groups, self.shares, data))
@@ -94,8 +95,8 @@ class WorkerNode(MachineHost):
 
     @property
     def stopping(self) -> bool:
-        """Whether the lead has said that the job ends. The worker may not have the final version
-        yet."""
+        """Whether the lead has said that the job ends. The worker may still lack the final
+        version."""
         return self._machine.stopping
 
     @property
@@ -126,10 +127,10 @@ class WorkerNode(MachineHost):
         *,
         wait: bool = True,
     ) -> None:
-        """Send the contribution in `push`, with this report, to which the times and the size are
-        added here. With `wait`, also wait until the sync policy lets this worker go on. `rates`: the
-        learning rates of the parameter groups. `began_ns`: when the user's code stopped computing
-        and began to fill `push`."""
+        """Send the contribution in `push`, with this report, to which this method adds the times
+        and the size. With `wait`, also wait until the sync policy lets this worker continue.
+        `rates`: the learning rates of the parameter groups. `began_ns`: when the user's code
+        stopped computing and began to fill `push`."""
         assert self._model is not None
         buffer, nbytes = self._pushing.lend()
         timesheet = self.timesheet
@@ -162,16 +163,17 @@ class WorkerNode(MachineHost):
         return self.loop.resumed
 
     def await_version(self) -> int:
-        """Wait for the next version, and return how long that took. This is for a worker that
-        contributes without waiting and has no points left."""
+        """Wait for the next version, and return how long that took. For a worker that contributes
+        without waiting and has no points left."""
         began_ns = time.monotonic_ns()
         self.loop.await_version()
         return self.timesheet.waited_for_version(began_ns)
 
     def rebase(self) -> int:
-        """A version has arrived in a buffer beside the parameters: make it the base of the parameters,
-        and keep the changes since the last contribution. After a rejoin, and at the end of the job,
-        these changes are discarded. Returns how long this took; the time counts as transferring."""
+        """Rebase: a version has arrived in a buffer beside the parameters. Make it the base of the
+        parameters, and keep the changes since the last contribution. After a rejoin, and at the end
+        of the job, these changes are discarded. Returns how long this took; the time counts as
+        transferring."""
         assert self._model is not None
         began_ns = time.monotonic_ns()
         if self.loop.terms.rejoined or self.loop.terms.stop:
@@ -181,8 +183,8 @@ class WorkerNode(MachineHost):
         return self.timesheet.rebased(began_ns, rejoined=self.loop.terms.rejoined)
 
     def set_apart(self) -> None:
-        """Do not send the changes in the last contribution again with the next one. This is for a worker
-        that has not yet received a version with the last contribution in it."""
+        """Do not send the changes of the last contribution again with the next one. For a worker
+        that has not yet received a version with the last contribution."""
         assert self._model is not None
         self._model.set_apart(self._push.sent)
 
@@ -199,8 +201,8 @@ class WorkerNode(MachineHost):
         progress: tuple[m.ChunkProgress, ...] = (),
         model: int = -1,
     ) -> None:
-        """Contribute nothing to this round, and wait until the sync policy lets this worker go on.
-        `skipped`: why a contribution is left out; `progress`: its points; `model`: see
+        """Contribute nothing to this round, and wait until the sync policy lets this worker
+        continue. `skipped`: why a contribution is left out; `progress`: its points; `model`: see
         `ContributionReport`."""
         self._exchange(ev.Exhausted(lease, skipped, progress, model), time.monotonic_ns())
 
@@ -217,7 +219,7 @@ class WorkerNode(MachineHost):
         self.timesheet.exchanged(began_ns, self._links.idle_ns - idle_ns)
 
     def _book(self) -> None:
-        """Use a version of which all slices have arrived, and begin to count computing time."""
+        """Use a version whose slices have all arrived, and begin to count computing time."""
         assert self._model is not None
         if self._own is not None:
             self._own.apply(self.loop.version)
@@ -230,8 +232,8 @@ class WorkerNode(MachineHost):
     def report(
         self, metrics: dict[str, float], version: int = -1, *, evaluated: bool = False
     ) -> None:
-        """Report values such as an accuracy. `version`: the version on which the values were
-        measured; -1 if they belong to no version."""
+        """Report values such as an accuracy. `version`: the version with which they were measured;
+        -1 if they belong to no version."""
         self._driver.post(ME, ev.Reporting(metrics, version, evaluated))
 
     def leave(self, reason: Reason, *, failed: bool = False, at_once: bool = False) -> None:

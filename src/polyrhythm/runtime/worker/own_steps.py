@@ -1,10 +1,10 @@
 """Jobs with `--optimizer-on workers`: a worker makes the steps of the optimizer with the sums of
 gradients that servers send.
 
-*A worker makes exactly the step that a server would have made: slice by slice, with the same updater,
-the same sum and the same numbers (`SliceStep`).* It has parameters of its own, in the dtype in which
-servers hold them. The model of the user's code gets a copy of these after each step, so what the code
-does to its model changes nothing.
+*A worker makes exactly the step that a server would have made: slice by slice, with the same
+updater, the same sum and the same numbers (`SliceStep`).* It keeps separate parameters, in the
+dtype in which servers hold them. The user's model gets a copy of these after each step, so changes
+that the user's code makes to its model have no effect.
 
 The buffers of the model are not stepped: servers average them, and they arrive as values.
 """
@@ -38,8 +38,9 @@ SendShared = Callable[[int, m.Shared, memoryview | None], None]
 
 
 class OwnSteps:
-    """The parameters, the state of the optimizer and the arriving sums of one worker. It stands
-    between `Landing` and the model: slices of buffers land in the model, sums land here."""
+    """The parameters, the state of the optimizer and the arriving sums of one worker. This class is
+    between `Landing` and the model: slices of buffers are written to the model, sums are received
+    here."""
 
     def __init__(
         self,
@@ -73,7 +74,7 @@ class OwnSteps:
         self._steps: dict[int, m.SliceStep] = {}
         """Per slice whose sum has arrived, the step to make with it."""
         self._given: dict[int, SliceState] = {}
-        """The tensors that have arrived of states that are not complete yet."""
+        """The arrived tensors of incomplete states."""
         self._order: fx.ShareState | None = None
         """The order to share a version whose steps this worker has not made yet."""
         self._version = -1
@@ -115,7 +116,7 @@ class OwnSteps:
                     self._steps[slice_] = step
 
     def take(self, message: m.Given, data: memoryview) -> bool:
-        """Take one tensor of the state of a slice. Returns whether the slice is complete now."""
+        """Receive one tensor of the state of a slice. Returns whether the slice is complete now."""
         held = self._held.get(message.slice)
         if held is None:
             raise FrameError(f"the peer gave a state of slice {message.slice}, which has none")
@@ -163,7 +164,7 @@ class OwnSteps:
     # -- sharing -------------------------------------------------------------------------------
 
     def share(self, effect: fx.ShareState) -> None:
-        """Send the state to the servers, after the step that is still to be made."""
+        """Send the state to the servers, after the pending step."""
         with self._lock:
             if effect.round != self._version:
                 self._order = effect

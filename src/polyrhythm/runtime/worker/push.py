@@ -55,8 +55,8 @@ class Quantising:
     """
 
     def __init__(self, layout: Layout, job: JobSpec, links: WorkerLinks, *, shared: bool) -> None:
-        """`shared`: the memory is in segments that servers can map, because a quantised slice may
-        be sent again over a link that carries references."""
+        """`shared`: the memory is in segments that servers can map. This is needed because a
+        quantised slice may be sent again over a link that carries references."""
         self._layout = layout
         self._push = job.push
         self._links = links
@@ -163,7 +163,7 @@ class PushBuffers:
         self._turns = BufferTurns()
 
     def make(self, model: FlatModel, layout: Layout, *, shared: bool) -> None:
-        """Make the buffers, unless they exist."""
+        """Make the buffers if they do not exist."""
         if not self._buffers:
             count = BufferTurns.BUFFERS
             self._buffers = [PushBuffer(model, layout, shared=shared) for _ in range(count)]

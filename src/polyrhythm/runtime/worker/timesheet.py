@@ -17,9 +17,9 @@ _EVERY_NS = 500_000_000
 
 
 def running_time() -> Callable[[], int]:
-    """A clock that gives a lower bound of the time for which this process has computed: the CPU
-    time of the calling thread, or the CPU time of all threads divided by the number of cores,
-    whichever is longer."""
+    """A clock that gives a lower bound of this process's computing time: the CPU time of the
+    calling thread, or the CPU time of all threads divided by the number of cores, whichever is
+    longer."""
     cores = usable_cores()
     if not hasattr(time, "pthread_getcpuclockid"):
         return lambda: time.process_time_ns() // cores
@@ -29,7 +29,7 @@ def running_time() -> Callable[[], int]:
         whole_ns = time.process_time_ns() // cores
         try:
             return max(time.clock_gettime_ns(own), whole_ns)
-        # the clock of the user's thread cannot be read, because this thread has ended
+        # the clock of the user's thread cannot be read any more: the thread has ended
         except OSError:
             return whole_ns
 
@@ -45,11 +45,11 @@ class Timesheet:
         self._looking = threading.Lock()
         self._stopped_ns = 0
         """The total of the pauses that `computed_ns` must not subtract: those before the worker
-        resumed, and those within excluded time."""
+        resumed, and those in excluded time."""
         self.waited_ns = 0
         self.transferred_ns = 0
         self.resumed_ns = time.monotonic_ns()
-        """When the user's code got the parameters, plus all time that was excluded after that."""
+        """When the user's code got the parameters, plus all later excluded time."""
         self._interval_ns = 0
 
     def look_every(self, seconds: float) -> None:
@@ -57,7 +57,7 @@ class Timesheet:
         self._pauses.every_ns = round(seconds * 1e9)
 
     def look(self) -> None:
-        """Find out whether the process was stopped since the last look."""
+        """Find out whether the process was stopped since the last call."""
         with self._looking:
             self._pauses.look(time.monotonic_ns(), self._running_time())
 
@@ -68,7 +68,7 @@ class Timesheet:
         self.resumed_ns = time.monotonic_ns()
 
     def computed_ns(self, until_ns: int | None = None) -> int:
-        """How long the user's code has computed: the time since it got the parameters, without
+        """The computing time of the user's code: the time since it got the parameters, without
         pauses of the process and without excluded time."""
         self.look()
         had_ns = (time.monotonic_ns() if until_ns is None else until_ns) - self.resumed_ns
@@ -79,20 +79,20 @@ class Timesheet:
         self.resumed_ns += nanoseconds
 
     def resumed_late(self, nanoseconds: int) -> None:
-        """Count this time as transferring, and not as computing: the device got the parameters this
-        much later than the host did."""
+        """Count this time as transferring instead of computing: the device got the parameters this
+        much later than the host."""
         self.resumed_ns += nanoseconds
         self.transferred_ns += nanoseconds
 
     def exchanged(self, began_ns: int, idle_ns: int) -> None:
         """Divide the time in which the worker sent a contribution and got a new version into
-        waiting and transferring. `began_ns`: when it began
-        to send. For `idle_ns` of the time since then its thread was idle, which counts as waiting,
-        even if other threads sent or read meanwhile. The rest (filling buffers, sending, reading)
-        counts as transferring.
+        waiting and transferring. `began_ns`: when it began to send. `idle_ns`: how long its thread
+        has since been idle. That counts as waiting, even if other threads sent or read meanwhile;
+        the rest (filling buffers, sending, reading) counts as transferring.
 
         `idle_ns` may exceed the whole time: while a worker rejoins, another thread connects while
-        the user's thread waits, and both count as idle."""
+        the user's thread waits, and both count as idle.
+        """
         took_ns = self.resumed_ns - began_ns
         self.waited_ns = min(idle_ns, took_ns)
         self.transferred_ns = took_ns - self.waited_ns
@@ -112,8 +112,9 @@ class Timesheet:
         return took_ns
 
     def rebased(self, began_ns: int, *, rejoined: bool) -> int:
-        """The worker has rebased its parameters. `began_ns`: when that began. Returns how long that
-        took. `rejoined`: the worker has rejoined, so the time before `began_ns` is not counted."""
+        """Count the time in which the worker rebased its parameters. `began_ns`: when that began.
+        Returns how long it took. `rejoined`: the worker has rejoined, so the time before `began_ns`
+        is not counted."""
         if rejoined:
             self.waited_ns = self.transferred_ns = 0
             self.resumed_ns = began_ns

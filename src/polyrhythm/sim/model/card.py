@@ -1,11 +1,11 @@
 """The network card of a simulated host. All transfers of the processes of this host share its two
 rates.
 
-*Each direction of a card serves the transfers that have bytes to send in turn, one piece at a time.
-So every transfer gets an equal share, and what one of them cannot use goes to the others. A transfer
-whose receiver is slower has at most `WINDOW_PIECES` pieces on the way, as TCP's window has, and
-leaves the sender's card to others. A message without a payload passes after the piece that is being
-sent.*
+*Each direction of a card serves the waiting transfers in turn, one piece at a time. So every
+transfer gets an equal share, and the others use what one transfer does not need. If the receiver is
+slower, a transfer has at most `WINDOW_PIECES` pieces on the way, like TCP's window, and the
+sender's card serves others meanwhile. A message without a payload passes right after the current
+piece.*
 """
 
 from collections import deque
@@ -19,7 +19,8 @@ from polyrhythm.wire.messages import Message
 
 PIECE_NBYTES = 64 * 1024
 WINDOW_PIECES = 4
-"""How many pieces of a transfer may have left the sender's card and not passed the receiver's."""
+"""How many pieces of a transfer may be between the sender's card and the end of the receiver's
+card."""
 
 
 class Turns:
@@ -36,7 +37,7 @@ class Turns:
 
     def serve(self, nbytes: int, passed: Callable[[int], None], *, first: bool) -> None:
         """Pass this many bytes when it is their turn, then call `passed` with the time at which
-        their first byte passed. `first`: before all that wait."""
+        their first byte passed. `first`: before all waiting bytes."""
         (self._waiting.appendleft if first else self._waiting.append)((nbytes, passed))
         if not self._busy:
             self._begin()
@@ -50,7 +51,7 @@ class Turns:
 
     def _pass(self, what: tuple[Callable[[int], None], int]) -> None:
         passed, began_ns = what
-        passed(began_ns)  # a transfer that has more to send waits behind the others from here on
+        passed(began_ns)  # a transfer with more bytes to send waits behind the others from here on
         self._busy = False
         if self._waiting:
             self._begin()
@@ -143,22 +144,22 @@ class CardTransfer:
         self._ask()
 
     def when_left(self, do: Callable[[int], None]) -> None:
-        """Call `do` with the time when all that has been added has left the sender's host."""
+        """Call `do` with the time when everything that was added has left the sender's host."""
         if self._unsent:
             self._unsent[-1].when_left.append(do)
         else:
             do(self._clock.now_ns)
 
     def when_empty(self, do: Callable[[], object]) -> None:
-        """Call `do` when all that has been added has passed the receiver's card."""
+        """Call `do` when everything that was added has passed the receiver's card."""
         if self._unpassed:
             self._emptied.append(do)
         else:
             do()
 
     def drop(self, *, left_too: bool = False) -> None:
-        """Drop the messages that have not left the sender's card completely, and with `left_too`
-        those on the way. The piece on a card passes, and nothing becomes of it."""
+        """Drop the messages that have not left the sender's card completely; with `left_too` also
+        those on the way. The piece on a card passes without an effect."""
         dropped = len(self._unpassed) if left_too else len(self._unsent)
         for _ in range(dropped):
             self._unpassed.pop()
@@ -167,7 +168,7 @@ class CardTransfer:
             self._empty()
 
     def _ask(self) -> None:
-        """Let the next piece wait for the sender's card, if it may."""
+        """Put the next piece in the queue of the sender's card, if the window allows it."""
         if self._asked or self._on_link or not self._unsent:
             return
         if len(self._crossing) >= WINDOW_PIECES:
@@ -200,7 +201,7 @@ class CardTransfer:
     def _cross(self, nbytes: int, began_ns: int) -> None:
         """Note that a piece has left the sender's host."""
         if not self._unsent:
-            return  # its message was dropped
+            return  # the message of this piece was dropped
         entry = self._unsent[0]
         entry.unsent -= nbytes
         self._crossing.append((nbytes, began_ns))
@@ -212,7 +213,7 @@ class CardTransfer:
         self._ask()
 
     def _enter(self) -> None:
-        """Let the next piece on the way wait for the receiver's card."""
+        """Put the next piece on the way in the queue of the receiver's card."""
         if self._inside or not self._crossing:
             return
         nbytes, began_ns = self._crossing[0]

@@ -9,8 +9,8 @@ from polyrhythm.sim.process import Process
 
 
 class Stretch(msgspec.Struct, gc=False):
-    """Several steps in a row that are assumed to be equally long: when each one ends, and which one
-    is being computed."""
+    """Several consecutive steps that are assumed to be equally long: when each one ends, and which
+    one is being computed."""
 
     begins_ns: int
     steps: int
@@ -31,8 +31,8 @@ class Stretch(msgspec.Struct, gc=False):
 
 
 class Computing:
-    """The steps that a simulated worker computes. A worker that is not interrupted needs one event
-    for a whole stretch, however many steps it has."""
+    """The steps that a simulated worker computes. Without interruptions, a whole stretch needs one
+    event, however many steps it has."""
 
     __slots__ = (
         "_call",
@@ -72,8 +72,7 @@ class Computing:
         self._clock.at(self._stretch.end_ns(step), self._end_call, self._call)
 
     def look_up(self) -> None:
-        """End the planned row of steps after the step that is being computed, because a message has
-        arrived."""
+        """End the planned stretch after the present step: a message has arrived."""
         step = self._stretch.current(self._clock.now_ns)
         if not self._process.frozen and step < self._returns_after:
             self._return_after(step)

@@ -1,15 +1,16 @@
 """A modelled link: two channels, each of which takes time and keeps the order of messages.
 
 *A message leaves when all earlier messages have left and its own bytes are on the link. It arrives
-after the delay of the link, and never before an earlier message. If a message without a payload
-must wait for the link, it leaves together with the message before it: both form one batch, which
-the receiver reads at once. A lost packet is sent again after a time-out, so no message is lost. If
-a process dies, the messages that had left still arrive. Then the other side sees the link end.
-While a link is silent nothing arrives over it, and neither side sees it end; messages sent
+after the delay of the link, and never before an earlier message.* A message without a payload that
+must wait for the link leaves together with the message before it: the two form one batch, which the
+receiver reads at once. A lost packet is sent again after a time-out, so no message is lost.
+
+*If a process dies, the messages that had left still arrive. Then the other side sees the link end.
+While a link is silent, nothing arrives over it, and neither side sees it end; messages sent
 meanwhile arrive when the link works again.*
 
-Between two hosts of which at least one has a network card (`card.py`), the bytes of a channel share
-the cards with other channels, so the time at which they leave is not known when they are sent.
+If at least one of the two hosts has a network card (`card.py`), the bytes of a channel share the
+cards with other channels, so the time at which they leave is not known when they are sent.
 """
 
 from collections import deque
@@ -84,7 +85,7 @@ class Channel:
         self._last_ns = 0
         self._until_ns: float = inf
         """After the sender has died: messages that would arrive later than this are dropped,
-        because they had not left when the sender died."""
+        because they had not left at its death."""
         self._open = True
         self.heard = True
         """Whether the receiver still reads the link: False once it has closed its end."""
@@ -147,8 +148,8 @@ class Channel:
         return left_ns
 
     def when_left(self, do: Callable[[int], None]) -> None:
-        """Call `do` with the time at which the last byte of what was sent has left. It is not called
-        if the link ends before."""
+        """Call `do` with the time at which the last sent byte has left. It is not called if the
+        link ends before."""
         if self._transfer is None:
             self._clock.at(max(self._free_ns, self._clock.now_ns), self._tell_left, do)
         else:
@@ -158,7 +159,7 @@ class Channel:
         do(self._clock.now_ns)
 
     def _passed(self, entry: Crossing) -> None:
-        """Let a message arrive whose last byte has passed the receiver's card."""
+        """Deliver a message whose last byte has passed the receiver's card."""
         now_ns = self._clock.now_ns
         arrives_ns = now_ns + self._delay_ns
         arrives_ns = self._lose(now_ns, arrives_ns) if self._loss else arrives_ns

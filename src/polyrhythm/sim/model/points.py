@@ -2,8 +2,8 @@
 themselves.
 
 Chunks and their points are visited in order, without shuffling, because a simulated worker does not
-use their values. Nearly all calls need only the chunk that is open, so its position is kept in
-attributes of its own.
+use their values. Nearly all calls need only the open chunk, so its position is kept in separate
+attributes.
 """
 
 from collections.abc import Collection, Mapping
@@ -53,10 +53,10 @@ class SimPoints:
         last `collect`."""
 
     def take(self, lease: Leased, known: Collection[int] | None = None) -> bool:
-        """Take a new lease. Each chunk continues at the position in the lease, or at this worker's
-        own position if that is further because of contributions in flight. `known`: kind statistics,
-        see `core/worker/remembered.py`. Returns True if the worker was evicted and joined again: points
-        that it visited before do not count then."""
+        """Apply a new lease. Each chunk continues at the position in the lease, or at this worker's
+        own position if that is further because of contributions in flight. `known`: kind
+        statistics, see `core/worker/remembered.py`. Returns True if the worker was evicted and
+        joined again; points that it visited before then do not count."""
         if lease is self._lease:
             return False
         self._close()
@@ -67,8 +67,9 @@ class SimPoints:
         self._lease = lease
         self._lengths = {chunk.chunk: chunk.last - chunk.first for chunk in lease.chunks}
         if known is not None:
-            # The position in a chunk is forgotten together with its points. Otherwise a worker that
-            # gets the chunk again, but first to send it on, would later begin at its old position.
+            # Forget the position in a chunk together with its points. Otherwise, if the worker got
+            # the chunk again only to send it to another worker, it would later begin at its old
+            # position.
             self._positions = {
                 number: at for number, at in self._positions.items() if number in known
             }
@@ -91,14 +92,14 @@ class SimPoints:
         return self._positions
 
     def moved(self) -> tuple[ChunkProgress, ...]:
-        """What `collect` would return."""
+        """The result that `collect` would return."""
         moved = dict(self._moved)
         if self._cursor != self._told:
             moved[self._open] = (self._passes, self._cursor)
         return tuple(ChunkProgress(number, *at) for number, at in moved.items())
 
     def left(self, count: int) -> int:
-        """Return how many points `visit(count)` would visit."""
+        """The number of points that `visit(count)` would visit."""
         if self._cursor + count + self.least <= self._length:
             return count
         if self._open == _NONE and not self._left:

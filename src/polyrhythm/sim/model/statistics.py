@@ -1,9 +1,9 @@
-"""A toy algorithm of kind statistics: a simulated worker remembers what each point has added, and
-contributes differences. All numbers are whole, so sums are exact.
+"""A toy algorithm of kind statistics: a simulated worker remembers the number that each point has
+added, and contributes differences. All numbers are whole, so sums are exact.
 
 A visit of a point adds a number that depends on the point and on how often this worker has
-contributed. Every slice of the model has the same statistics: the sum of these numbers, and how many
-points have added a number.
+contributed. Every slice of the model has the same statistics: the sum of these numbers, and how
+many points have added a number.
 """
 
 from collections.abc import Collection, Mapping
@@ -85,7 +85,7 @@ class SimMemory:
         return self._remembered.pending
 
     def take(self, lease: Leased, at: Mapping[int, tuple[int, int]]) -> None:
-        """Take a new lease. `at`: this worker's position in every chunk."""
+        """Apply a new lease. `at`: this worker's position in every chunk."""
         for chunk in self._remembered.take(lease):
             del self._numbers[chunk]
         self._firsts = {each.chunk: (each.first, each.last - each.first) for each in lease.chunks}
@@ -105,7 +105,7 @@ class SimMemory:
         return chunk in self._remembered.chunks
 
     def adopt(self, chunk: int, memory: ChunkMemory) -> None:
-        """Take over the memory of a chunk that has come from another worker."""
+        """Add the memory of a chunk that another worker has sent."""
         self._numbers[chunk] = dict(memory.numbers)
         self._remembered.adopt(chunk, memory.subtotal)
 
@@ -113,7 +113,7 @@ class SimMemory:
         """Note that the worker has visited the points up to these positions."""
         for step in progress:
             if step.chunk not in self._firsts:
-                continue  # the worker has given this chunk up, and has subtracted it from its row
+                continue  # the worker has given up this chunk, and subtracted it from its row
             (first, length), (passes, cursor) = (
                 self._firsts[step.chunk],
                 self._positions[step.chunk],

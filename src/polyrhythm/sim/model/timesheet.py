@@ -16,10 +16,10 @@ class SimTimesheet:
 
     def __init__(self) -> None:
         self.resumed_ns = 0
-        """When the user's code got the parameters. Later time that does not count as computing is
-        added to this value."""
+        """When the user's code got the parameters, plus all later time that does not count as
+        computing."""
         self.busy_ns = 0
-        """The time at which the worker has handled the exchange and can compute."""
+        """When the worker has handled the exchange and can compute."""
         self.stopped_ns = 0
         """How long the process was stopped while it computed, since the last contribution."""
         self.waited_ns = 0

@@ -1,7 +1,7 @@
-"""When a simulated server adds contributions and folds.
+"""Decides when a simulated server adds contributions and folds.
 
 The time of a fold is proportional to its bytes. Slices that arrive during a fold wait: with rounds
-for the locks of the slices, and on arrival for the one thread that folds slice after slice.
+for the locks of the slices, and on arrival for the one thread that folds all slices in turn.
 """
 
 from collections import deque
@@ -21,7 +21,7 @@ class SimAdding(Protocol):
         """Start a fold, as the machine has ordered."""
 
     def done(self) -> None:
-        """Add the slices that arrived during the fold, which is done."""
+        """Add the slices that arrived during the fold, which is now complete."""
 
 
 class SimRoundsAdding:

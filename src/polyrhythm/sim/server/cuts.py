@@ -1,9 +1,9 @@
 """The cuts of a simulated server: it copies its slices and writes them to the store, each at a
 constant rate.
 
-Half of the slices are copied when the order arrives, and half at the end of the copying time. If a
-fold or a contribution is not held back in between, the two halves differ, and the checker reports an
-error (`sim/checker.py`).
+Half of the slices are copied when the order arrives, and half at the end of the copying time. A
+fold or contribution that comes in between makes the two halves differ, so the checker reports it
+(`sim/checker.py`).
 """
 
 from collections.abc import Callable
@@ -92,8 +92,8 @@ class SimCuts:
         self._expected, self._kept_nbytes = effect, 0
 
     def take_kept(self, message: m.Kept) -> bool:
-        """Accept a part of a worker's kept state. Returns False if this server does not expect that
-        state."""
+        """Receive a part of a worker's kept state. Returns False if this server does not expect
+        that state."""
         expected = self._expected
         wanted = (expected.number, expected.worker, expected.incarnation)
         if wanted != (message.number, message.worker, message.incarnation):

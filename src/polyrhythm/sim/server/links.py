@@ -119,7 +119,7 @@ class SimServerLinks:
     # -- ends ----------------------------------------------------------------------------------
 
     def end_link(self, channel: Channel, fault: str) -> None:
-        """Refuse a peer that broke the protocol, tell it why and end the link."""
+        """Refuse a peer that broke the protocol: tell it why and end the link."""
         channel.back.send(m.Refusal(reason=refused(f"{self._name}: {fault}")))
         channel.back.hang_up(fault)
         self.forget(channel, fault)
@@ -148,9 +148,9 @@ class SimServerLinks:
             channel.back.hang_up(in_words(effect.reason))
 
     def silent(self) -> tuple[tuple[str, int], ...]:
-        """The peers over whose links nothing comes."""
+        """The peers with silent links."""
         peers = self.table.links.items()
-        lead = self._seat().name  # its heartbeats are watched
+        lead = self._seat().name  # the lead's heartbeats are watched
         return tuple(
             (name, each.incarnation) for name, each in peers if each.back.silent and name != lead
         )

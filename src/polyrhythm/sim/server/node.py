@@ -97,8 +97,8 @@ class ServerProcess(Process):
         self._bursts = Bursts() if host else None
         self.outcome: fx.End | None = None
         self.looks = False
-        """Whether a link of this server has ever been silent, so that the server must look at its
-        links. Without such a fault all links carry heartbeats, which are not simulated."""
+        """Whether a link of this server has ever been silent. Then the server must check its links.
+        Without such a fault all links carry heartbeats, which are not simulated."""
         self.reports: list[tuple[int, fx.Note]] = []
         """The notes of this server's machines, with their times. A server without the lead has no
         journal for them."""
@@ -185,7 +185,7 @@ class ServerProcess(Process):
             self.rearm()
 
     def silence(self, other: Process, *, silent: bool) -> None:
-        """Let nothing pass over the links to this process from now on, or everything again."""
+        """Stop all messages over the links to this process, or let them pass again."""
         self.looks = True
         for channel in list(self.links.table.links.values()):
             if channel.back.leads_to(other):
@@ -201,7 +201,7 @@ class ServerProcess(Process):
         self.links.cut(peers)
 
     def _slept_through(self, what: Callable[[], None]) -> bool:
-        """Whether the process is stopped or dead. If it is stopped, `what` is called when it
+        """Whether the process is stopped or dead. A stopped process calls `what` when it
         continues."""
         if self.frozen:
             self._missed.append(what)
@@ -214,7 +214,7 @@ class ServerProcess(Process):
             self._missed.append(lambda: self.receive(channel, batch))
             return
         now_ns, throttle = self.clock.now_ns, self._heard_throttle
-        elsewhere = self._lead is None  # a server hears the lead of its own process without a link
+        elsewhere = self._lead is None  # a server has no link to a lead in its own process
         if elsewhere and now_ns >= throttle.next_ns and channel.peer == self._machine.seat.name:
             throttle.due(now_ns)
             self.put(self.name, ev.LeadHeard())
@@ -239,7 +239,7 @@ class ServerProcess(Process):
             self._take_for_lead(channel, message)
 
     def _take_alive(self, channel: Channel, message: m.Alive) -> None:
-        """Take a heartbeat: of a worker or server to the lead, or of the lead to this server."""
+        """Handle a heartbeat: of a worker or server to the lead, or of the lead to this server."""
         if is_to_lead(message):
             self._take_for_lead(channel, message)
         else:
@@ -381,16 +381,16 @@ class ServerProcess(Process):
         self._adding.start(effect, self._placed().nbytes)
 
     def copy_parameters(self, effect: fx.CopyParameters) -> None:
-        """Do nothing: copying takes no virtual time."""
+        """Does nothing: copying takes no virtual time."""
 
     def expect_kept(self, effect: fx.ExpectKept) -> None:
         self.checkpoints.expect_kept(effect)
 
     def send_code(self, effect: fx.SendCode) -> None:
-        """Do nothing: a simulated job has no code."""
+        """Does nothing: a simulated job has no code."""
 
     def send_journal(self, effect: fx.SendJournal) -> None:
-        """Do nothing: the journal of a simulated job is read where it is simulated."""
+        """Does nothing: the journal of a simulated job is read where it is simulated."""
 
     def _post_to_lead(self, event: Event) -> None:
         if not self._slept_through(lambda: self._post_to_lead(event)):
@@ -427,4 +427,4 @@ _TAKES: dict[type, Callable[[ServerProcess, Channel, Any], None]] = {
         lambda process, channel, message: process.slices.take_from_primary(message),
     ),
 }
-"""How a server takes each type of message. All other messages are events of its own machine."""
+"""The handler of each type of message. All other messages are events of the server's machine."""

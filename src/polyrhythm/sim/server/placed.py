@@ -100,7 +100,7 @@ class SimPlacedSlices:
         store = self.placed()
         for peer, copy in store.take_outgoing_steps():
             nbytes = store.nbytes_at(copy.slice)
-            # The step of one contribution is sent on in the form in which the contribution came.
+            # The step of a single contribution is forwarded in the form of the contribution.
             if copy.worker >= 0:
                 nbytes = self._quantised.get(copy.slice, nbytes)
             self._tell(peer, copy, nbytes)

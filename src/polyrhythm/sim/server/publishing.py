@@ -22,8 +22,8 @@ _Slots: TypeAlias = tuple[int, ...]
 _Read: TypeAlias = tuple[list[Place], list[Any]]
 """The places from which a version is read, and their stamps when sending began."""
 _Sending: TypeAlias = tuple[Channel, int, _Read | None]
-"""One reader of a version: its channel, its worker, and what the checker knows of its reading (None
-without a checker)."""
+"""One reader of a version: its channel, its worker, and the places that it reads (None without a
+checker)."""
 
 
 class SimPublishing:

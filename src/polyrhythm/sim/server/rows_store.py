@@ -1,8 +1,8 @@
 """The slice store of a simulated server for kind statistics: a row for each worker (the sum of what
 its points have added), with real numbers.
 
-A row also has the memory of the worker's points, as this memory was when the worker sent its last
-contribution. So a checker can compute every row again, and see whether a point is in two rows.
+A row also contains the memory of the worker's points at its last contribution. So a checker can
+recompute every row, and find a point that is in two rows.
 """
 
 from collections.abc import Sequence

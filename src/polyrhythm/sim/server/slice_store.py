@@ -3,8 +3,8 @@ runtime's, it asks the rules of `core/server/slices.py`.
 
 With rounds, slices are folded when the lead orders it. Without rounds, they are folded as they
 arrive. A *place* is a slice in a slot, and every write to a place changes its stamp. So a checker
-notices if a slot is written while it is read. The contributions in each slice are recorded only on
-request (`keep`), because with many workers the recording takes most of the run time.
+notices a write during a read. The contributions in each slice are recorded only on request
+(`keep`), because recording many workers takes most of the run time.
 
 The store also holds replicas, which make the same steps as their primaries.
 """
@@ -116,7 +116,7 @@ class SimSliceStore:
         """With `--optimizer-on workers`: the bytes of the parameters and the state of each slice."""
         self._shared: set[int] = set()
         self.sums: dict[int, tuple[Given, ...]] = {}
-        """Per slice, the contributions in the present version that were not in the version before (if
+        """Per slice, the contributions of the present version that the previous version lacks (if
         recorded)."""
         self._early: dict[int, tuple[int, frozenset[tuple[int, int]]]] = {}
         """Per slice, the last round whose sum was sent before the fold was ordered, and the workers to
@@ -125,8 +125,8 @@ class SimSliceStore:
         self._hold()
 
     def take_shared(self, message: Shared) -> StateHeld | None:
-        """Take a slice of the state that a worker shares. Returns an event when all slices have come
-        whose primary this server is."""
+        """Receive a slice of the state that a worker shares. Returns an event when all slices whose
+        primary this server is have arrived."""
         if message.slice != EVERY_SLICE:
             self._shared.add(message.slice)
             return None
@@ -150,7 +150,7 @@ class SimSliceStore:
         return {slice_ for slice_, (of, readers) in sent if of == round_ and reader in readers}
 
     def _hold(self) -> None:
-        """Hold the slices that the rules name now."""
+        """Hold the slices that the rules now name."""
         self.slices = {slice_: self._sizes[slice_] for slice_ in self.rules.mine}
         """Per slice of which this server is the primary, its bytes on the wire."""
         self.nbytes = sum(self.slices.values())
@@ -176,7 +176,7 @@ class SimSliceStore:
         self._stepping.enlist(len(members))
 
     def seed(self, message: Seed) -> SliceSeeded | None:
-        """Take the initial parameters of one slice. Returns None if they are ignored."""
+        """Store the initial parameters of one slice. Returns None if they are ignored."""
         verdict = self.rules.judge_seed(message)
         _refuse(verdict, message)
         if verdict is not Verdict.NEW:
@@ -263,8 +263,8 @@ class SimSliceStore:
         return steps
 
     def copy(self, message: CarriedCopy) -> StepCopied | None:
-        """Make a step that a primary has made. Returns an event when all replicas of that primary's
-        slices on this server have made the step."""
+        """Make the same step as the primary. Returns an event when all replicas of that primary's
+        slices on this server have made it."""
         verdict = self.rules.judge_step(message)
         if verdict is Verdict.NEW:
             self._copy_slice(message)

@@ -43,7 +43,7 @@ class SimDeliveries:
         any number. `shares`: points of private data may be sent."""
         self._shares = shares
         self.private = False
-        """Whether every worker of the job has a data set of its own."""
+        """Whether every worker of the job has its own data set."""
         self._dial = dial
         self._post = post
         self._point_nbytes = point_nbytes

@@ -2,9 +2,8 @@
 computes for as long as its steps take, contributes and waits, until the job stops.
 
 As in the real loop, `core/worker/cadence` decides when the worker contributes and how many points a
-step has. All steps up to the next decision are one event, however many they are. Some workers read
-their links between steps. A message that arrives during a step interrupts such a worker at the end
-of that step.
+step has. All steps up to the next decision are one event. A message that arrives during a step can
+interrupt a worker at the end of that step, if the worker reads its links between steps.
 """
 
 from collections.abc import Callable, Sized
@@ -55,7 +54,8 @@ _FORWARD = 1 / 3
 
 
 class UserCode(msgspec.Struct, frozen=True):
-    """What the user's code of a simulated worker attaches, and the data set that it enrols."""
+    """The model that the user's code of a simulated worker attaches, and the data set that it
+    enrols."""
 
     model: m.ModelSpec
     points: int | None
@@ -82,15 +82,14 @@ class _InFlight:
     the version that contains the last contribution."""
 
     came: bool = False
-    """Whether the version has arrived. The worker takes it over at the end of a step."""
+    """Whether the version has arrived. The worker begins to use it at the end of a step."""
     awaited_ns: int | None = None
-    """When the loop began to wait for the version because it has nothing to compute. None: it does
-    not wait."""
+    """When the loop ran out of work and began to wait for the version. None: it does not wait."""
 
 
 @dataclass(slots=True)
 class _Orders:
-    """What the loop was told to do."""
+    """The orders to the loop."""
 
     terms: fx.Resume
     """When the next contribution is due."""
@@ -127,7 +126,7 @@ class _Evaluation:
 
 
 class Sending:
-    """What the worker has sent, and what the next contribution is sent from."""
+    """The contributions of a worker, and the state from which the next one is made."""
 
     def __init__(self) -> None:
         self.contributions = 0
@@ -175,14 +174,13 @@ class Loop:
         """Whether the loop reads its links between steps. The first value applies while no
         contribution is in flight, the second while one is in flight."""
         self._least = 1
-        # what the loop does next
+        # the next action of the loop
         self._next = self._attach
         """The part of the user's code that runs next."""
         self.ready = False
         """Whether the user's code may run."""
         self.looking = False
-        """Whether the loop will decide what to do next, as soon as all messages that have arrived
-        are read."""
+        """Whether the loop will decide its next action once all arrived messages are read."""
         self.began = False
         self._enrolling = False
         self._orders = _Orders(fx.Resume(-1, stop=False))
@@ -219,8 +217,8 @@ class Loop:
         self._job = job
 
     def take_lease(self, lease: m.Leased, *, computing: bool) -> None:
-        """Take a new lease. `computing`: whether the machine has all parameters, so that the loop
-        waited for this lease only."""
+        """Apply a new lease. `computing`: whether the machine has all parameters, so the loop
+        waited only for this lease."""
         self._visits.lease = lease
         if self._enrolling and computing:
             self._get_ready()
@@ -241,7 +239,7 @@ class Loop:
             self._get_ready()
 
     def take_progress(self, effect: fx.TakeProgress) -> None:
-        """Do nothing: no user's code reads the progress."""
+        """Does nothing: no user's code reads the progress."""
 
     def let_go(self, effect: fx.StopWaiting) -> None:
         self._orders.stopped = self._orders.stopped or effect.stop
@@ -282,8 +280,8 @@ class Loop:
         )
 
     def _begin_version(self) -> None:
-        """Begin to compute on a version, whose parameters have arrived, and also a lease if there
-        is a data set."""
+        """Begin to compute with a version whose parameters have arrived. If there is a data set, a
+        lease must have arrived too."""
         now_ns = self._clock.now_ns
         self._enrolling = False
         self.began = True
@@ -307,8 +305,8 @@ class Loop:
             self.time.resumed_ns += took_ns
 
     def _begin_steps(self) -> None:
-        """Begin an iteration of the user's loop: take points and compute, contribute what is left,
-        or leave."""
+        """Begin an iteration of the user's loop: visit points and compute, contribute the rest, or
+        leave."""
         if self.end_iteration is not None:
             self.end_iteration()
         visits, orders, deliveries = self._visits, self._orders, self._deliveries
@@ -383,7 +381,7 @@ class Loop:
         )
         time.begin_exchange(now_ns)
         if asked:
-            # a worker that was told to leave waits for no further version
+            # a worker that was told to leave does not wait for another version
             self._in_flight = None
         self._put(ev.Computed(buffer, _RATES, report))
         if traits.trains_through and not asked:

@@ -215,7 +215,7 @@ class WorkerProcess(SingleProcess):
 
     def closed(self, channel: Channel, reason: str) -> None:
         if channel.peer == POINTS:
-            return  # a link between workers: the lead notices by itself if a worker has ended
+            return  # a link between workers: the lead notices itself if a worker has ended
         self._put_off(lambda: self._lose_link(channel, reason))
 
     def _lose_link(self, channel: Channel, reason: str) -> None:
@@ -256,7 +256,7 @@ class WorkerProcess(SingleProcess):
             self._put(builders.skipped(message))
             return
         if message.early and self._early_since[message.slice] > message.routing:
-            return  # its server was lost since
+            return  # the server of this message was lost since
         if type(message) is CarriedSum:
             self._sums[message.slice] = (message.round, message.cargo)
         now_ns = self.clock.now_ns
@@ -435,7 +435,7 @@ class WorkerProcess(SingleProcess):
         self.send(fx.Send(LEAD, effect.message))
 
     def prepare_buffers(self, effect: fx.PrepareBuffers) -> None:
-        """Note which sums count. No bytes are sent, so there are no buffers."""
+        """Note which sums count. No bytes are sent, so there are no push buffers."""
         self._early_since = effect.early_since
 
     def end(self, effect: fx.End) -> None:
@@ -460,4 +460,4 @@ _TAKES: dict[type, Callable[[WorkerProcess, Channel, Any], None]] = {
     ),
     m.Restored: WorkerProcess._take_restored,
 }
-"""How a worker takes each type of message. All other messages are events of its machine."""
+"""The handler of each type of message. All other messages are events of the machine."""

@@ -53,8 +53,7 @@ class SimVisits:
         self._cursor.least = least
 
     def left(self, points: int) -> int:
-        """How many of the next `points` points there are in the lease. Without a lease, all of
-        them."""
+        """How many of the next `points` points the lease contains. Without a lease, all of them."""
         return points if self.lease is None else self._cursor.left(points)
 
     def visit(self, points: int) -> int:

@@ -1,5 +1,5 @@
-"""What a process measures of the links over which it receives, and reports to the lead with messages
-that travel anyway."""
+"""A process's measurements of the links over which it receives. It reports them to the lead
+together with other messages."""
 
 from typing import Annotated
 
@@ -9,7 +9,7 @@ from msgspec import Meta
 from polyrhythm.wire.messages.fields import Amount, Message
 
 MOST_BURSTS = 64
-"""The most bursts in one report. A process merges neighbours before it drops any."""
+"""The most bursts in one report. If there are more, a process joins neighbours."""
 
 
 class Burst(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -1,6 +1,6 @@
-"""The messages of a cut (the state of all slices at one moment, which becomes a checkpoint), of the
-state that the user's code adds to checkpoints with `worker.keep`, and of collecting the parameters
-of all slices in order to save the model."""
+"""The messages of a cut (the state of all slices at one moment, which becomes a checkpoint). Also
+the messages about the state that the user's code adds to checkpoints with `worker.keep`, and about
+collecting the parameters of all slices to save the model."""
 
 from polyrhythm.wire.messages.fields import Amount, Label, Message
 from polyrhythm.wire.messages.specs import FileEntry

@@ -21,11 +21,11 @@ class Contribution(Message, frozen=True, kw_only=True):
 
     slices: Amount
     weight: Weight = 0.0
-    """By how much the slice counts in the mean over all contributions to a round."""
+    """The weight of the slice in the mean over all contributions to a round."""
     rate: Rate = 0.0
     pull: Amount = 0
-    """Without rounds: this message is also a `Pull` with this ticket. The answer has this
-    contribution folded in. 0: it is no `Pull`."""
+    """Without rounds: the ticket of a `Pull` that this message also is; 0: none. The answer comes
+    after the fold of this contribution."""
     pulled: Count = -1
     """See `Pull.pulled`."""
     parts: tuple[Amount, ...] | None = None
@@ -43,9 +43,8 @@ class Contribution(Message, frozen=True, kw_only=True):
 
 
 class ContributionReport(msgspec.Struct, frozen=True, array_like=True, kw_only=True, gc=False):
-    """What a worker says about one contribution: everything but the tensors. The user's loop makes
-    the report, and the lead counts it. On the way, only the worker's node changes it: the node adds
-    the times and the size."""
+    """A worker's report about one contribution: everything but the tensors. The user's loop makes
+    the report, and the lead counts it. The worker's node adds the times and the size."""
 
     weight: Weight = 0.0
     """The number of points that the contribution contains."""
@@ -83,11 +82,11 @@ class ContributionReport(msgspec.Struct, frozen=True, array_like=True, kw_only=T
     points of a batch add to the weight of every step that is made with it, and are reported once.
     -1: as many as its weight."""
     terminated: Label = ""
-    """Kind statistics: why the algorithm has found the parameters in this contribution to be final;
+    """Kind statistics: why the algorithm has declared the parameters in this contribution final;
     empty if they are not final. Only the evaluator sends this field."""
     nbytes: Count = -1
-    """The size of the contribution's slices in bytes, as the worker has sent them, if they are not the
-    whole model as it is: some are quantised, left out, or sent row by row. -1: they are."""
+    """The size in bytes of the contribution's slices, as the worker has sent them. -1: they are the
+    whole model, without slices that are quantised, left out or sent row by row."""
     whole_steps: Number = -1.0
     """How many steps over whole batches the contribution is worth: a step over half a batch counts
     half. -1: all of its steps were made with whole batches."""
@@ -172,8 +171,8 @@ class Release(Message, frozen=True, kw_only=True):
 
 
 class Progressed(Message, frozen=True, kw_only=True):
-    """The lead tells a worker how far the job has come. Under asp no `Release` follows a contribution,
-    so the lead sends this message now and then."""
+    """The lead reports the progress of the job to a worker. Under asp no `Release` follows a
+    contribution, so the lead sends this message from time to time."""
 
     progress: Progress = Progress()
     rank: Count = -1
@@ -201,7 +200,7 @@ class Pull(Message, frozen=True, kw_only=True):
     ticket, which the answer repeats."""
 
     pulled: Count = -1
-    """This message is also a `Pulled` for version (or ticket) `pulled`; -1: it is not."""
+    """The version (or ticket) of a `Pulled` that this message also is; -1: none."""
     whole: bool = False
     """With `--optimizer-on workers`: the worker asks for the parameters and the state of the
     optimizer (`Given`). The server answers when a worker has shared them (`Shared`)."""

@@ -63,7 +63,7 @@ class HelloReply(Message, frozen=True, kw_only=True):
     digest: int
     address: Address
     heartbeat_s: Seconds = 0.5
-    """The period of the lead's heartbeats. A worker needs this period, and the timeout, before it is
+    """The period of the lead's heartbeats. A worker needs this period and the timeout before it is
     admitted and gets the settings of the job."""
     lead_timeout_s: Seconds = 120.0
     protocol: Count = PROTOCOL

@@ -135,13 +135,13 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     resume_round: int = 0
     """The number of rounds before the checkpoint from which the job resumes."""
     served: bool = False
-    """Whether the job has no code of its own: its workers are processes that others start
-    (`polyrhythm serve`). Such a job waits for workers even if all have left."""
+    """Whether the job has no code: its workers are processes that others start (`polyrhythm
+    serve`). Such a job waits for workers even if all have left."""
     data_private: bool = False
-    """Whether every worker has a data set of its own, which no other worker can read."""
+    """Whether every worker has its own data set, which no other worker can read."""
     share_data: bool = False
     """With `data_private`: whether the workers that the job's own command starts may send their points
     to others. A worker that joins the job decides that by itself."""
     migrate_memory: int | None = None
     """If points are sent from worker to worker: the most bytes of the inactive copies that a worker
-    keeps. None: a worker keeps copies of as many points as its first share has."""
+    keeps. None: as many bytes as the points of a worker's first share have."""

@@ -58,8 +58,8 @@ class OperatorRequest(Message, frozen=True, kw_only=True):
 
 
 class JournalPage(msgspec.Struct, frozen=True, kw_only=True):
-    """A part of the journal of a running job, and what a reader of the journal needs to know
-    besides."""
+    """A part of the journal of a running job, with other information that a reader of the journal
+    needs."""
 
     run_dir: Annotated[str, Meta(max_length=4096)]
     """The folder of the run, on the machine that has it."""
@@ -73,8 +73,8 @@ class JournalPage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OperatorAnswer(Message, frozen=True, kw_only=True):
-    """The progress of the request. The last answer has `done` set; the lead then closes the link. A
-    request that cannot be carried out gets a `Refusal` instead."""
+    """The progress of the request. The last answer has `done` set; the lead then closes the link.
+    The answer to an impossible request is a `Refusal`."""
 
     reason: Reason
     done: bool = False

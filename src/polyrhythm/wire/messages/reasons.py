@@ -24,7 +24,8 @@ class Reason(msgspec.Struct, frozen=True, array_like=True):
     fields: Fields = {}
 
     def because(self, cause: "Reason") -> "Reason":
-        """This reason with the fields of its cause, and the cause's code in the field `cause`."""
+        """This reason, extended by the fields of its cause; the field `cause` contains the cause's
+        code."""
         return Reason(self.code, {**cause.fields, **self.fields, "cause": cause.code})
 
     def noted(self) -> dict[str, Any]:
@@ -35,7 +36,7 @@ class Reason(msgspec.Struct, frozen=True, array_like=True):
 DONE = Reason("done")
 """A worker left because its program was done."""
 STREAM_ENDED = Reason("stream-ended")
-"""A worker left because the stream from which it took its points has ended."""
+"""A worker left because its stream of points has ended."""
 NEVER_ATTACHED = Reason("never-attached")
 """A worker left because its program was done, and had not attached a model."""
 TOLD_TO_LEAVE = Reason("told-to-leave")

@@ -31,7 +31,7 @@ class Placed(Message, frozen=True, kw_only=True):
 
 class Drain(Message, frozen=True, kw_only=True):
     """This server asks the lead to move its slices to other servers, so that it can leave. The lead
-    answers with `Stop` when the server has nothing any more, or with `Stays`."""
+    answers with `Stop` once the server holds no slice, or with `Stays`."""
 
 
 class Stays(Message, frozen=True, kw_only=True):

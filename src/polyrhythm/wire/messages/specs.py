@@ -176,22 +176,22 @@ class SliceStep(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Progress(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """How far the job has come. The lead tells it to workers."""
+    """The progress of the job, as the lead reports it to workers."""
 
     points: Amount = 0
     """How many points of all workers have counted, since the job first began."""
     data_set: Amount = 0
     """The number of points in the data set; 0 if passes are not counted."""
     share: Number = 0.0
-    """How much of the way to its goal the job has made, from 0 to 1."""
+    """The progress of the job towards its goal, from 0 to 1."""
     steps: Weight = 0.0
     """How many steps the job has made, since it first began (`core/worker/job_steps.py`)."""
 
 
 class ChunkProgress(msgspec.Struct, frozen=True, array_like=True):
-    """How far a worker has visited a chunk: all points before `cursor` in the current pass, after
-    `passes` whole passes. The lead counts this progress only together with the contribution that
-    reported it."""
+    """A worker's progress in a chunk: it has visited all points before `cursor` in the current
+    pass, after `passes` whole passes. The lead counts this progress only together with the
+    contribution that reports it."""
 
     chunk: Count
     passes: Count

@@ -243,7 +243,7 @@ def test_a_resumed_job_does_not_wait_for_the_data_of_workers_that_are_not_there(
     found.expect(["a"])
     assert found.plan.passes == 4 and found.plan.done
     assert in_words(found.take_news()[-1]) == (
-        "b is not there with its data set: passes leave its 60 points out until it is"
+        "b has not announced its data set yet: until it does, passes leave its 60 points out"
     )
     found.expect(["a"])
     assert not found.take_news(), "it is said once"

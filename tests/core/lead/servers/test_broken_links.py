@@ -80,8 +80,8 @@ def test_a_worker_is_excluded_when_its_link_is_silent_and_told_to_rejoin() -> No
     before_s = JUDGED_S - 0.5
     assert not noted(scene.pass_time(before_s, (1, "w0")), "left")
     assert scene.why == (
-        "w0 and s1 cannot talk to each other: nothing comes over their link, although both reach"
-        " the lead"
+        "w0 and s1 cannot reach each other: nothing comes over their link, although both can"
+        " reach the lead"
     )
     effects = scene.report(1, "w0", JUDGED_S)
     (cut_off,) = noted(effects, "cut-off")

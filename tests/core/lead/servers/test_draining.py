@@ -1,4 +1,4 @@
-"""A server that asks to leave, because its machine is taken away: its slices move, unless it has to
+"""A server that asks to leave, because its machine will be removed: its slices move, unless it has to
 stay."""
 
 from typing import Any

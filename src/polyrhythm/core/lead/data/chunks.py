@@ -14,7 +14,7 @@ import msgspec
 Holder: TypeAlias = tuple[int, int]
 """A worker and its incarnation."""
 WantedMove: TypeAlias = tuple[int, Holder, Holder]
-"""A move to make: the chunk, its holder, and its next holder."""
+"""A move that is to be made: the chunk, its holder, and its next holder."""
 
 
 @dataclass(slots=True)
@@ -44,9 +44,9 @@ class Chunk:
         self.visited = number
 
     def begin_again(self, epochs: int | None) -> None:
-        """Kind statistics: the next holder does not know what the points have added, so all of them
-        must be visited once more. Before the last pass nothing changes, because the last pass visits
-        them. `epochs`: the number of passes; None: there is no last pass."""
+        """Kind statistics: the next holder does not know what the points have added, so all points
+        of the chunk must be visited once more. Before the last pass nothing changes: the last pass
+        visits them anyway. `epochs`: the number of passes; None: there is no last pass."""
         self.remembered = 0
         if epochs is not None and self.passes >= epochs - 1:
             self.passes, self.cursor = epochs - 1, 0
@@ -54,8 +54,7 @@ class Chunk:
 
 def missing_points(chunks: Iterable[Chunk], members: Collection[Holder]) -> int:
     """Kind statistics: how many points are missing from a sum over the rows of these members.
-    Points that are moving together with their memory are not counted, because they are missing only
-    for a moment."""
+    Points that move with their memory are not counted, because they are missing only briefly."""
     missing = 0
     for chunk in chunks:
         left = chunk.last - chunk.first
@@ -120,11 +119,10 @@ def quotas(
 
 
 GROUPS_PER_WORKER = 4
-"""If a data set has fewer row groups than this for each worker, row groups are divided into several
-chunks."""
+"""A data set with fewer row groups per worker has its row groups divided into several chunks."""
 MOST_GROUPS = 4_096
 """The most edges of row groups that a worker announces. If the file has more row groups,
-neighbouring ones count as one."""
+neighbouring ones are treated as one."""
 
 FEWEST_CHUNKS = 4
 CHUNK_POINTS = 4096
@@ -142,14 +140,13 @@ def announced(first: Sequence[int]) -> tuple[int, ...]:
 def chunk_edges(
     points: int, count: int, least: int, workers: int, groups: Sequence[int] = ()
 ) -> list[int]:
-    """The first point of every chunk, and the number of points. `count`: how many chunks are
-    wanted. `least`: the fewest points of a chunk. `groups`: the inner edges of row groups. A worker
-    has sent them, so they may be any numbers.
+    """Returns the first point of every chunk, and the number of points. `count`: how many chunks
+    are wanted. `least`: the fewest points of a chunk. `groups`: the inner edges of row groups,
+    which a worker has sent, so they may be any numbers.
 
-    A data set in a file has row groups, which are read as a whole. *Chunks are cut at the edges of
-    row groups, so that each row group is read by one worker*, even after chunks have moved to other
-    workers. If there are too few row groups to share them evenly, row groups are divided into
-    several chunks; chunks are still cut at every edge of a row group.
+    A data set in a file has row groups, and each is read as a whole. *Chunks are cut at the edges
+    of row groups, so that one worker reads each row group*, even after chunks have moved. If there
+    are too few row groups to share them evenly, they are divided into several chunks.
     """
     even = [points * index // count for index in range(1, count)]
     edges = sorted({edge for edge in groups if 0 < edge < points})
@@ -162,8 +159,8 @@ def chunk_edges(
     for wanted in even:
         begin = bisect_left(edges, found[-1] + least)
         if wanted <= found[-1] or begin == len(edges):
-            # no chunk ends here: the last chunk already ends behind this point, because its row
-            # group is large
+            # no chunk ends here: the previous chunk has a large row group and ends behind this
+            # point
             continue
         cut = _nearest(edges, wanted, begin)
         if points - cut >= least:
@@ -178,8 +175,8 @@ def _nearest(edges: list[int], wanted: int, begin: int) -> int:
 
 
 def _divided(edges: list[int], length: float) -> list[int]:
-    """The edges, with further cuts between them, so that no part is much longer than this
-    length."""
+    """Returns these edges of chunks with further edges between them, so that no chunk is much
+    longer than `length`."""
     cuts = []
     for first, last in pairwise(edges):
         parts = max(1, round((last - first) / length))
@@ -188,11 +185,10 @@ def _divided(edges: list[int], length: float) -> list[int]:
 
 
 def dealt(firsts: Sequence[int], groups: Sequence[int], seed: int) -> list[int]:
-    """Kind statistics: the order in which the chunks are shared among the members, permuted by the
-    job's seed. In a sorted file, neighbouring chunks are alike; if one member got them all, the
-    fastest member would influence the model most. `firsts`: the first point of every chunk.
-    `groups`: the inner edges of row groups. *The chunks of one row group stay together, so that few
-    members read it.*"""
+    """Kind statistics: the order in which members get the chunks, permuted by the job's seed. In a
+    sorted file, neighbouring chunks are alike: if one member got them all, the fastest member would
+    influence the model most. *The chunks of one row group stay together, so that few members read
+    it.* `firsts`: the first point of every chunk. `groups`: the inner edges of row groups."""
 
     def place(index: int) -> tuple[bytes, bytes]:
         group = bisect_right(edges, firsts[index])
@@ -208,8 +204,8 @@ def _drawn(name: str) -> bytes:
 
 def least_of_whole(points: int, members: int, fewest: int) -> int:
     """Kind statistics: the fewest points of a chunk. Workers compute on whole chunks, and with
-    small chunks the overhead of each call would take longer than the computation. Every member
-    still gets several chunks, so that a worker that joins can take its share. `fewest`: the fewest
-    chunks that balanced passes need."""
+    small chunks each call costs more than its computation. Every member still gets several chunks,
+    so that a worker that joins can take its share. `fewest`: the fewest chunks that balanced passes
+    need."""
     count = max(FEWEST_CHUNKS * members, points // CHUNK_POINTS, fewest)
     return max(1, points // max(1, count))

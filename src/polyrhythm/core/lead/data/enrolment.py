@@ -58,7 +58,7 @@ class Enrolment:
         self._state.record = record if record.points else None
 
     def recorded(self) -> tuple[RecordedChunk, ...]:
-        """The chunks as a checkpoint records them, at the end of the fold that is just over."""
+        """The chunks as a checkpoint records them at the end of the last fold."""
         record = self._state.record
         if not self._plan.begun:
             return () if record is None else record.chunks
@@ -130,9 +130,9 @@ class Enrolment:
         self._migration.bound_copies(len(members))
 
     def _unlike(self, message: Enrol, member: Member) -> Reason | None:
-        """Why the data set of this member cannot be the one that the other members have; None if it
-        can. *A member may announce other values of its points later, because the other members have
-        not received them yet.*"""
+        """Why this member's data set cannot be equal to the one of the other members; None if it
+        can. *A member may later announce other values of its points, because the others have not
+        received its points yet.*"""
         state = self._state
         differs = difference(state.fingerprint, message.data)
         if not member.enrolled and differs is not None:
@@ -176,8 +176,8 @@ class Enrolment:
         self.expect_members()
 
     def expect_members(self) -> None:
-        """In a job with private data that resumes, once its first round has opened: wait only for
-        the data sets of present members."""
+        """In a resumed job with private data whose first round has opened: wait only for the data
+        sets of present members."""
         if self._private is not None and self._view.specs():
             self._private.expect({member.name for member in self._view.members()})
 
@@ -192,8 +192,8 @@ class Enrolment:
 
 
 def _unexpected(code: str, message: Enrol, member: Member, expected: int) -> Reason | None:
-    """Why a data set is refused because its number of points is not the expected one; None if it
-    is. `code`: the code of the reason."""
+    """Why a data set with another number of points is refused; None if it has the expected number.
+    `code`: the code of the reason."""
     if message.points == expected:
         return None
     return Reason(code, {"name": member.name, "points": message.points, "expected": expected})

@@ -4,9 +4,9 @@ a lease, chunks move.
 *The chunks of a member that left are leased to other members only when every server knows that it
 left. Until then its contributions may still count.*
 
-*The parts of the data plan only mark the members whose leases have changed. `Leasing._send` sends
-all new leases. A handler calls it before it releases a member or lets it continue, because a member
-must have its lease first.*
+*The parts of the data plan only mark the members whose leases have changed, and `Leasing._send`
+sends all new leases. A handler calls it before it releases a member, because the member must have
+its lease first.*
 """
 
 from collections.abc import Collection
@@ -129,8 +129,8 @@ class Leasing:
 
     def share_again(self, gone: Collection[Holder], *, ends: bool = False) -> None:
         """Share the chunks again, without the members in `gone`; every server knows a view without
-        them. `ends`: a job of kind statistics has reached its goal. New members then get no chunks
-        of other members, because the points of a chunk that moves would be missing from the sum."""
+        them. `ends`: a job of kind statistics has reached its goal. Then new members get no chunks
+        of other members: the points of a moving chunk would be missing from the sum."""
         plan, migration = self._plan, self._migration
         self._enrolment.expect_members()
         if gone or self._private is not None:
@@ -187,7 +187,7 @@ class Leasing:
         return lease
 
     def _note_news(self) -> None:
-        """Write to the journal whose data sets are lost, or are back."""
+        """Write to the journal which workers' data sets are lost, and which are back."""
         if self._private is not None:
             for news in self._private.take_news():
                 self._outbox.note("data-set", **news.noted())

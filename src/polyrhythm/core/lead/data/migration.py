@@ -56,7 +56,7 @@ class Travel(Protocol):
         """The most chunks of one source that are in flight at a time; None: any number."""
 
     def may_begin(self, in_flight: Collection[ChunkMove]) -> bool:
-        """Whether further moves may begin while these are in flight."""
+        """Whether more moves may begin while these are in flight."""
 
     def waiting(self, in_flight: Iterable[ChunkMove]) -> set[Holder]:
         """The members that visit no points until these moves are complete."""
@@ -107,7 +107,8 @@ def _travel_of(choice: MigrationChoice, *, forgets: bool) -> Travel:
         return Synchronous()
     if choice.mode in DELIVERING:
         return Concurrent()
-    # with kind statistics, a version lacks the points of a moved lease until they are visited
+    # with kind statistics, the points of a moved lease would be missing from the sum until they are
+    # visited
     return Concurrent(sends=False, evens_passes=not forgets)
 
 
@@ -115,14 +116,14 @@ class CopiesState(msgspec.Struct):
     held: dict[Holder, dict[int, None]] = {}
     """Per member, the chunks of which it has a copy, the oldest one first."""
     share_points: int = 0
-    """How many points a worker's first share has."""
+    """The number of points in a worker's first share."""
     point_nbytes: float = 0.0
     """The mean size of a point; 0 until a delivery has arrived."""
 
 
 class InactiveCopies:
     def __init__(self, state: CopiesState, plan: DataPlan, most_nbytes: int | None) -> None:
-        """`most_nbytes`: how many bytes the copies of one worker may have. If None, they may have as
+        """`most_nbytes`: how many bytes the copies of one worker may have. None: they may have as
         many points as a worker's first share."""
         self._state = state
         self._held = state.held
@@ -135,11 +136,12 @@ class InactiveCopies:
         return self._held
 
     def bound(self, members: int) -> None:
-        """Let the copies have as many points as the share of one of this many members."""
+        """Let the copies of one member have as many points as a share of the data set. There are as
+        many shares as members."""
         self._state.share_points = -(-self._plan.points // max(1, members))
 
     def measure(self, chunk: int, nbytes: int) -> None:
-        """Measure the size of a point: the points of this chunk, which have arrived, have this many
+        """Measure the size of a point: the points of this chunk have arrived, and have this many
         bytes."""
         self._state.point_nbytes = nbytes / max(1, self._plan.chunks[chunk].points)
 
@@ -158,8 +160,8 @@ class InactiveCopies:
 
     def keep(self, chunk: int, source: Holder, target: Holder) -> None:
         """Note that `source` has given the chunk to `target`. `source` keeps a copy if the chunk
-        may come back, and drops its oldest copies if it has too many. A copy is not dropped if its
-        chunk is active again."""
+        may come back. If it has too many copies, it drops the oldest ones, unless their chunks are
+        active again."""
         plan = self._plan
         may_return = plan.ownership.may_move(chunk, target, source, sent=False)
         if not may_return or plan.ownership.reads(source, chunk):
@@ -180,8 +182,8 @@ class InactiveCopies:
         self._held.get(holder, {}).pop(chunk, None)
 
     def activate_held(self) -> None:
-        """Make copies active whose chunks their members hold again, because the chunks were
-        distributed again."""
+        """Make those copies active whose chunks their members hold again after a new
+        distribution."""
         for holder, copies in self._held.items():
             for index in [each for each in copies if self._plan.chunks[each].holder == holder]:
                 del copies[index]
@@ -226,7 +228,7 @@ class PointsReceiver(msgspec.Struct, frozen=True):
 class MigrationState(msgspec.Struct):
     copies: CopiesState = msgspec.field(default_factory=CopiesState)
     deliveries: int = 0
-    """How many deliveries have begun. Deliveries are numbered."""
+    """The number of deliveries that have begun. Each delivery gets the next number."""
     barred: set[tuple[Holder, Holder]] = set()
     """Pairs of a source and a target between which points cannot be sent."""
     receivers: dict[Holder, PointsReceiver] = {}
@@ -236,7 +238,7 @@ class MigrationState(msgspec.Struct):
     unadded: dict[int, int] = {}
     """Kind statistics: the chunks that have moved together with the memory of their points, and
     that may be missing from the sum. The old holder has subtracted their points, and the new holder
-    adds them when it receives a lease with the chunk. *So the points are in the sum once the new
+    adds them when it receives a lease with the chunk. *So the sum contains the points once the new
     holder has contributed under such a lease.* The value is the number of the first such lease; 0
     if none was sent yet."""
     counts: EndedCounts = msgspec.field(default_factory=EndedCounts)
@@ -252,9 +254,9 @@ class Migration:
         choice: MigrationChoice,
         copies_nbytes: int | None = None,
     ) -> None:
-        """`choice`: how chunks move. `copies_nbytes`: the most bytes of a worker's inactive copies
-        (None: as many points as a worker's first share has). *With kind statistics no copies are kept,
-        because the memory of the points must always be sent.*"""
+        """`choice`: how chunks move. `copies_nbytes`: the most bytes of a worker's inactive copies.
+        None: the copies may have as many points as a worker's first share. *With kind statistics
+        there are no copies, because the memory of the points must always be sent.*"""
         self._state = state
         self._plan = plan
         self.choice = choice
@@ -306,7 +308,7 @@ class Migration:
         return holder in self._travel.waiting(self._in_flight().values())
 
     def receivers(self, among: Iterable[Holder]) -> list[Holder]:
-        """The members of `among` to which chunks can move."""
+        """The members in `among` that can receive chunks."""
         if not self._travel.sends:
             return list(among)
         full = self._without_memory
@@ -331,7 +333,8 @@ class Migration:
     # -- members -------------------------------------------------------------------------------
 
     def bound_copies(self, members: int) -> None:
-        """Let a member keep copies of as many points as the share of one of this many members."""
+        """Let the copies of one member have as many points as a share of the data set. There are as
+        many shares as members."""
         self._copies.bound(members)
 
     def on_listening(self, holder: Holder, name: str, address: Address) -> None:
@@ -357,14 +360,14 @@ class Migration:
             del self._unadded[chunk]
 
     def activate_copies(self) -> None:
-        """Make copies active, because the chunks were distributed again."""
+        """Make copies active after a new distribution of the chunks."""
         self._copies.activate_held()
 
     # -- moves begin ---------------------------------------------------------------------------
 
     def order(self, wanted: Sequence[WantedMove]) -> list[WantedMove]:
-        """Begin or queue these moves, which the balance has chosen. Returns those whose source can send
-        points to the target."""
+        """Begin or queue these moves, which the balance has chosen. Returns the moves whose source
+        can send points to the target."""
         if not self._travel.sends:
             self._plan.begin_moves(wanted, How.LEASE)
             return list(wanted)
@@ -428,8 +431,8 @@ class Migration:
         self._stop(stay, Reason(fault.code, {**fault.fields, **about}))
 
     def on_confirmed(self, holder: Holder, number: int) -> None:
-        """Note that a member has contributed or abstained under this lease: the chunks that it got
-        with the lease are in the sum."""
+        """Note that a member has contributed or abstained under this lease. Now the sum contains
+        the chunks that it got with the lease."""
         self._plan.on_confirmed(holder, number)
         for chunk, first in list(self._unadded.items()):
             if self._plan.chunks[chunk].holder == holder and 0 < first <= number:
@@ -437,7 +440,7 @@ class Migration:
 
     def settle(self) -> None:
         """End the moves that are complete, and begin the next ones. Call this when leases were
-        confirmed, points arrived, or members left."""
+        confirmed, points have arrived, or members have left."""
         ended = [move for move in self._plan.ended if move.how is How.SENT and move.reason is None]
         before = self._travel.waiting([*self._in_flight().values(), *ended])
         self._count_ended()
@@ -446,7 +449,7 @@ class Migration:
         self._plan.renew_existing(before - now)
 
     def cancel(self, reason: Reason) -> None:
-        """End all moves, because the members change and the chunks are distributed again."""
+        """End all moves, because the members change and the chunks will be distributed again."""
         moves = self._plan.moves
         there = [index for index, move in moves.items() if move.how in POINTS_THERE]
         self._plan.take_back(there, reason)
@@ -464,8 +467,9 @@ class Migration:
             self._stop(stay, JOB_ENDS, queued=True)
 
     def _stop(self, chunks: Collection[int], reason: Reason, *, queued: bool = False) -> None:
-        """End the moves of these chunks, whose points are on their way or have arrived. `queued`: end
-        all queued moves too. *The leases of the targets change too, so that they drop the points.*"""
+        """End the moves of these chunks, whose points are being sent or have arrived. `queued`: end
+        all queued moves too. *The leases of the targets change too, so that they drop the
+        points.*"""
         in_flight = self._in_flight()
         renewed = self._travel.waiting(in_flight.values())
         renewed |= {in_flight[index].target for index in chunks}
@@ -477,9 +481,9 @@ class Migration:
         self._plan.renew_existing(renewed)
 
     def withdraw(self, chunks: Collection[int], owner: Holder) -> None:
-        """Let the points of a member that does not share them come back to it. `chunks`: its chunks
-        that other members hold. End the moves of its points, including those of earlier data sets,
-        and let others drop their copies."""
+        """Return the points of a member that does not share them. `chunks`: its chunks that other
+        members hold. End the moves of its points, including those of earlier data sets, and let
+        others drop their copies."""
         plan, reason = self._plan, Reason("move-withdrawn", {"targets": [owner[0]]})
 
         def ends(move: ChunkMove) -> bool:
@@ -521,7 +525,8 @@ class Migration:
         return self._counts.take(complete=last or not busy)
 
     def _count_ended(self) -> None:
-        """Count the moves that have ended, and note what their members have now."""
+        """Count the moves that have ended, and update the copies and the memory of their
+        members."""
         ended = self._plan.take_ended()
         for move in ended:
             if move.phase is MovePhase.COMPLETE:
@@ -563,7 +568,7 @@ class Migration:
             sent = {send.chunk for send in sends}
             copies += tuple(index for index in plan.leaving(holder) if index not in sent)
         if holder in self._travel.waiting(in_flight):
-            # A member that waits for points visits none of its chunks. It keeps their points in
+            # A member that waits for points visits none of its chunks, but keeps their points in
             # memory.
             copies += tuple(chunk.chunk for chunk in lease.chunks)
             chunks = ()
@@ -579,8 +584,8 @@ class Migration:
         )
 
     def _is_sent_by(self, holder: Holder, move: ChunkMove) -> bool:
-        """Whether this member sends the points. *Kind statistics: when the points have arrived, the
-        source gets a lease without the order to send them, and subtracts them.*"""
+        """Whether this member sends the points of a move. *Kind statistics: when the points have
+        arrived, the source gets a lease without the order to send them, and subtracts them.*"""
         subtracts = self._plan.forgets and move.phase is MovePhase.ARRIVED
         return move.source == holder and not subtracts
 
@@ -594,7 +599,7 @@ class Migration:
 
     def on_leased(self, lease: Leased) -> None:
         """Note that this lease is sent to its member, which may be the new holder of moved chunks.
-        *A member that waits for points visits no chunk, so it adds nothing to the sum yet.*"""
+        *A member that waits for points visits no chunk, so its chunks are not in the sum yet.*"""
         if not self._unadded:
             return
         active = {each.chunk for each in lease.chunks} | {each.chunk for each in lease.sends}
@@ -607,7 +612,7 @@ class Migration:
 
 
 def _order_of_ended(move: ChunkMove) -> tuple[int, int]:
-    """The order in which ended moves are counted: first those that the lead has ended."""
+    """The order in which ended moves are counted: those that the lead has ended come first."""
     if move.reason is not None:
         return 0, 0
     return (1 if move.how is How.SENT else 2), move.began
@@ -619,7 +624,7 @@ def _order_at_end(move: ChunkMove) -> tuple[bool, bool]:
 
 
 def _why_kept(move: ChunkMove, members: Collection[Holder]) -> Reason:
-    """Why a chunk has stayed with its source, if the lead has not ended its move by a decision."""
+    """Why a chunk has stayed with its source although the lead did not decide that."""
     if move.how is How.LEASE and move.source in members and move.target in members:
         return shared_again(len(members))
     return member_left(move.source, move.target)

@@ -20,22 +20,24 @@ from polyrhythm.wire.messages.reasons import Field
 
 
 class How(Enum):
-    """Why a chunk moves, and how its points get to the target."""
+    """Why a chunk moves, and how the target gets its points."""
 
     SHARED = "shared"
-    """The chunks are distributed over the members again. The journal has no line about such a move."""
+    """The chunks are distributed over the members again. The journal does not mention such a
+    move."""
     LEASE = "lease"
     """The balance moves the lease. Every member can read the points."""
     SENT = "sent"
     """The balance moves the chunk, and its source sends the points."""
     COPY = "copy"
-    """The balance moves the chunk to a member that has the points: a copy, or its own data set."""
+    """The balance moves the chunk to a member that has the points, as a copy or in its own data
+    set."""
     RETURNED = "returned"
-    """The chunk goes back to an owner that no longer shares its points. The journal does not
-    mention the beginning of such a move, so it does not mention its failure either."""
+    """The chunk goes back to an owner that no longer shares its points. The journal mentions
+    neither the beginning nor the failure of such a move."""
     REGAINED = "regained"
     """Kind statistics: the chunk stays with its holder, which was told to give it up and may have
-    forgotten its points. The holder gets the chunk again when it has confirmed that."""
+    forgotten its points. Once the holder has confirmed that order, it gets the chunk again."""
 
 
 ORDERED = (How.LEASE, How.SENT, How.COPY, How.RETURNED)
@@ -48,12 +50,12 @@ class MovePhase(StrEnum):
     QUEUED = "queued"
     """The move waits until fewer chunks of its source are in flight. The source visits the chunk."""
     ASKED = "asked"
-    """The source was told to give the chunk up, and has not confirmed that."""
+    """The source was told to give up the chunk, and has not confirmed that."""
     GIVEN_UP = "given up"
-    """The source has confirmed a lease without the chunk, and its points are on their way."""
+    """The source has confirmed a lease without the chunk, and sends the points."""
     ARRIVED = "arrived"
-    """The target has all points, and the source has not confirmed yet. With kind statistics the source
-    subtracts the points now, and confirms that."""
+    """The target has all points, and the source has not confirmed yet. With kind statistics the
+    source now subtracts the points, and then confirms."""
     COMPLETE = "complete"
     """The target holds the chunk."""
     KEPT = "kept"
@@ -81,11 +83,11 @@ class ChunkMove(msgspec.Struct):
     began: int = 0
     """Moves are numbered in the order in which they begin; 0 if the move has not begun."""
     delivery: int = 0
-    """The number of the delivery that brings the points to the target; 0 if no points are sent."""
+    """The number of the delivery of the points; 0 if no points are sent."""
     asked: int = 0
     """The source gives the chunk up when it confirms the lease with this number."""
     reason: Reason | None = None
-    """Why the move was ended before it was complete; None if no decision of the lead has ended it."""
+    """Why the lead has ended the move before it was complete; None if the lead has not ended it."""
 
     def enter(self, phase: MovePhase) -> None:
         """Set the phase of the move. Raises an error if `TRANSITIONS` forbids that."""
@@ -125,7 +127,7 @@ JOB_ENDS = Reason("move-job-ends")
 
 
 def pair(source: Holder, target: Holder) -> dict[str, Field]:
-    """The fields with which a reason names the two workers of a move."""
+    """The fields of a reason that name the two workers of a move."""
     return {"workers": [source[0]], "targets": [target[0]]}
 
 
@@ -138,8 +140,8 @@ def shared_again(members: int) -> Reason:
 
 
 class EndedMoves(msgspec.Struct):
-    """Moves that have ended. `reason`: None if they are complete; otherwise why the chunks stay
-    where they are. `free`: how many of the chunks moved without sending their points."""
+    """Moves that have ended. `reason`: why the chunks stay where they are; None if the moves are
+    complete. `free`: how many of the chunks moved without a transfer of points."""
 
     source: int
     target: int
@@ -150,7 +152,7 @@ class EndedMoves(msgspec.Struct):
 
 
 class EndedCounts(msgspec.Struct):
-    """Counts the moves that have ended, until the journal gets them."""
+    """Counts the moves that have ended, until the lead writes them to the journal."""
 
     _ended: dict[tuple[int, int, str], EndedMoves] = {}
     """The counts. The key is the source, the target, and the code of the reason."""

@@ -7,16 +7,15 @@ of the points.
 
 *The trailer of a contribution reports how far its chunks were visited. This progress counts when
 the contribution counts.* Therefore a chunk moves to another member only when no contribution with
-its points can be in flight. That is the case when its holder has contributed under a lease without
-the chunk, or when every server knows that the holder was removed. `moves.py` has the phases of a
-move.
+its points can be in flight: its holder has contributed under a lease without the chunk, or every
+server knows that the holder was removed. `moves.py` has the phases of a move.
 
 *Every change of a lease gives the lease a new number and marks its member as changed. The handler
 of the event then sends the new leases* (`leasing.py`).
 
-*A contribution that becomes complete after a fold was ordered belongs to the next fold. So its
-visits may be missing from the version of the ordered fold, and neither a checkpoint of this version
-nor the end of the job may count them* (`Ahead`).
+*A contribution that becomes complete after a fold was ordered belongs to the next fold. The version
+of the ordered fold may lack its visits, so neither a checkpoint of this version nor the end of the
+job may count them* (`Ahead`).
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -47,38 +46,37 @@ Place: TypeAlias = tuple[int, int]
 
 
 class Ahead(msgspec.Struct):
-    """Progress that contributions to the next fold have reported. It does not belong to the fold
+    """Keeps the progress that contributions to the next fold have reported apart from the fold
     under way."""
 
     _before: dict[int, Place] = {}
-    """Per chunk with such progress: how far the chunk was visited before it."""
+    """Per chunk with such progress: its passes and cursor before that progress."""
 
     def note(self, index: int, before: Place) -> None:
-        """Remember how far a chunk was visited before a contribution to the next fold reported
-        progress in it. `before`: the chunk's passes and cursor at that time."""
+        """Remember the progress of a chunk at the last fold, before a contribution to the next fold
+        advances it. `before`: the chunk's passes and cursor."""
         self._before.setdefault(index, before)
 
     def folded(self, index: int, place: Place) -> Place:
-        """How far a chunk was visited in the version that was folded last. `place`: how far it is
-        visited now."""
+        """The progress of a chunk in the last folded version. `place`: its progress now."""
         return self._before.get(index, place)
 
     def passes(self, least: int) -> int:
-        """The number of full passes in the version that was folded last. `least`: the number of
-        full passes now, which includes progress for the next fold."""
+        """The number of full passes in the last folded version. `least`: the number of full passes
+        now, which includes progress for the next fold."""
         return min([least, *(passes for passes, _ in self._before.values())])
 
     def settle(self) -> None:
-        """Forget the earlier values at the end of a fold, because the next fold contains the
-        progress that was noted."""
+        """Forget the earlier values at the end of a fold: the next fold contains the noted
+        progress."""
         self._before.clear()
 
 
 CHUNKS_PER_WORKER = 16
 CHUNKS_TO_BALANCE = 100
-"""The fewest chunks of a job that balances passes: so one chunk is at most 1% of a pass."""
+"""The fewest chunks of a job that balances passes. One chunk is then at most 1% of a pass."""
 _MOST_PASSES = 10_000
-"""How many passes over a chunk one contribution may report."""
+"""The most passes over a chunk that one contribution may report."""
 
 
 class Ownership(Protocol):
@@ -106,11 +104,11 @@ class Ownership(Protocol):
         """The number of points of this member's private data set; None if it has none."""
 
     def shift(self, holder: Holder, index: int) -> int:
-        """By how much the numbers of a chunk's points are shifted in a lease of this member."""
+        """What to add to the number of a chunk's point in a lease of this member."""
 
     def recorded_name(self, index: int, holder: str) -> str | None:
-        """The worker that gets the chunk when the job resumes; None if the chunk is not recorded.
-        `holder`: the name of its present holder."""
+        """The worker that gets the chunk when the job resumes; None if checkpoints do not record
+        the chunk. `holder`: the name of its present holder."""
 
     def on_released(
         self,
@@ -139,8 +137,8 @@ class CommonData:
         return self._plan.counted.least
 
     def reads(self, member: Holder, index: int) -> bool:
-        """Always False, although every member can read the points. So a chunk moves in the same
-        steps as one whose points must be sent (`migration.Concurrent` with `sends=False`)."""
+        """Every member can read the points, but the answer is always False. So a chunk moves in the
+        same steps as one whose points must be sent (`migration.Concurrent` with `sends=False`)."""
         return False
 
     def may_move(self, index: int, source: Holder, target: Holder, *, sent: bool) -> bool:
@@ -184,8 +182,7 @@ class PlanState(msgspec.Struct):
     """The members among which the chunks were distributed."""
     chunks: list[Chunk] = []
     order: list[int] = []
-    """The chunks in the order in which they are shared; empty if that is the order of their
-    numbers."""
+    """The chunks in the order in which members get them. Empty: by their numbers."""
     numbers: dict[Holder, int] = {}
     changed: set[Holder] = set()
     """The members whose leases have changed since leases were last sent."""
@@ -197,15 +194,15 @@ class PlanState(msgspec.Struct):
     """How many moves have begun so far."""
     counted: MinimumTracker[int] = msgspec.field(default_factory=MinimumTracker)
     reports: int = 0
-    """How many reports of progress there were, over all chunks. Each report gets the next number."""
+    """The number of reports of progress over all chunks. Each report gets the next number."""
     ahead: Ahead = msgspec.field(default_factory=Ahead)
 
 
 class DataPlan:
     def __init__(self, state: PlanState, epochs: int | None, *, forgets: bool = False) -> None:
-        """`forgets`: whether a holder that gives a chunk up forgets what the points of the chunk have
-        added, unless it sends this memory to the next holder together with the points. True with
-        kind statistics."""
+        """`forgets`: whether a holder that gives up a chunk forgets what the chunk's points have
+        added. It does with kind statistics, unless it sends this memory to the next holder together
+        with the points."""
         self._state = state
         self.epochs = epochs
         self.forgets = forgets
@@ -216,13 +213,13 @@ class DataPlan:
         self.held = state.held
         """The chunks of each member, including those that are moving."""
         self.moves = state.moves
-        """Per chunk that moves or is queued, its move: those that have begun in the order in which they
-        began, and those that are queued in the order in which they were queued."""
+        """The move of each chunk that moves or is queued. Moves are in the order in which they
+        began, queued ones in the order in which they were queued."""
         self.counted = state.counted
         """The passes of each chunk that counts."""
         self._ahead = state.ahead
         self._unchecked = set(range(len(self.chunks)))
-        """The chunks that were changed since the last `check`."""
+        """The chunks that have changed since the last `check`."""
 
     # -- the first data set is announced -------------------------------------------------------
 
@@ -241,10 +238,10 @@ class DataPlan:
         *,
         permuted: bool = False,
     ) -> None:
-        """Cut a data set with this many points into chunks. `least`: the fewest points of a chunk, so
-        that each chunk has enough points for a batch. `fewest`: the fewest chunks, if there are enough
-        points for them. `groups`: see `chunk_edges`. `permuted`: whether chunks are shared in the order
-        of `dealt`."""
+        """Cut a data set with this many points into chunks. `least`: the fewest points of a chunk,
+        so that each chunk has enough points for a batch. `fewest`: the fewest chunks, if there are
+        enough points for them. `groups`: see `chunk_edges`. `permuted`: whether members get chunks
+        in the order of `dealt`."""
         self.points = points
         count = max(1, min(points // least, max(fewest, CHUNKS_PER_WORKER * workers)))
         edges = chunk_edges(points, count, least, workers, groups)
@@ -259,8 +256,8 @@ class DataPlan:
         *,
         permuted: bool = False,
     ) -> None:
-        """Take the chunks of a checkpoint. `members`: the present members by name. A member that held
-        chunks at the time of the cut gets them again, up to its share."""
+        """Take over the chunks of a checkpoint. `members`: the present members by name. A member
+        gets the chunks again that it held at the time of the cut, up to its share."""
         self.points = record.points
         self.add_chunks(Chunk(each.first, each.last) for each in record.chunks)
         self._count_all(groups, permuted=permuted)
@@ -272,7 +269,7 @@ class DataPlan:
             for index in wanted.get(member, [])[:quota]:
                 self.hand(index, member, remembered=False)
         self.share(list(members.values()))
-        # passes are set when all chunks have holders, because a new holder may begin a pass again
+        # passes are set last, because a new holder may begin a pass again
         for index, each in enumerate(record.chunks):
             self.chunks[index].passes, self.chunks[index].cursor = each.passes, each.cursor
             self.counted.put(index, each.passes)
@@ -295,8 +292,8 @@ class DataPlan:
 
     def share(self, members: list[Holder]) -> None:
         """Distribute all chunks evenly over `members`, in the given order, with as few moves as
-        possible. A chunk that a member must give up is leased to its new holder only when the old
-        holder has confirmed."""
+        possible. If a member must give up a chunk, the new holder gets it only when the old holder
+        has confirmed."""
         if not members or not self.ownership.distributes:
             return
         held: dict[Holder, list[int]] = {member: [] for member in members}
@@ -371,17 +368,18 @@ class DataPlan:
         return self.chunks[index].holder if move is None else move.target
 
     def due_chunks(self) -> Iterator[tuple[Chunk, Holder | None]]:
-        """Each chunk, and the member that will hold it when all moves are complete."""
+        """Each chunk, with the member that will hold it once all moves are complete."""
         if not self.moves:
             return ((chunk, chunk.holder) for chunk in self.chunks)
         return ((chunk, self.due(index)) for index, chunk in enumerate(self.chunks))
 
     def held_points(self, members: Iterable[Holder]) -> dict[Holder, HeldPoints]:
-        """The points of each member, in the chunks that it will hold when all moves are complete."""
+        """The points of each member, in the chunks that it will hold once all moves are
+        complete."""
         return HeldPoints.of_each(self.due_chunks(), members, self.epochs)
 
     def held_by(self, holder: Holder) -> list[int]:
-        """The chunks that this member holds, without those that are moving."""
+        """The chunks that this member holds and that are not moving."""
         held = self.held.get(holder, ())
         return sorted(index for index in held if self.moving(index) is None)
 
@@ -415,7 +413,7 @@ class DataPlan:
                 move.asked = self.numbers[move.source]
 
     def _move(self, index: int, member: Holder, how: How, delivery: int) -> Holder:
-        """Begin to move the chunk to `member`. Returns the member whose lease changes now."""
+        """Begin to move the chunk to `member`. Returns the member whose lease this changes now."""
         chunk = self.chunks[index]
         if chunk.holder is None:
             self.hand(index, member, remembered=False)
@@ -465,7 +463,7 @@ class DataPlan:
         return ended
 
     def take_back(self, chunks: Iterable[int], reason: Reason) -> None:
-        """End the moves of these chunks for this reason: the chunks stay with their holders."""
+        """End the moves of these chunks for this reason. The chunks stay with their holders."""
         changed = set()
         for index in chunks:
             if (move := self.moving(index)) is not None:
@@ -489,8 +487,8 @@ class DataPlan:
             self._complete([move])
 
     def on_confirmed(self, holder: Holder, number: int) -> None:
-        """Note that `holder` has contributed or abstained under lease `number`. Chunks that it gave
-        up with this lease now move to their new holders, if these have the points."""
+        """Note that `holder` has contributed or abstained under lease `number`. The chunks that it
+        gave up with this lease now move to their new holders, if these have the points."""
         given_up = []
         for index in sorted(self.moves):
             move = self.moves[index]
@@ -509,10 +507,9 @@ class DataPlan:
         self.renew(changed)
 
     def _keep(self, index: int) -> None:
-        """Let the chunk stay with its holder. *The holder may have forgotten the points, because it
-        was sent a lease without them. In that case the holder gets the chunk again when it has
-        confirmed that lease: by then it has certainly forgotten the points, and no visit is in
-        flight.*"""
+        """Let the chunk stay with its holder. *The holder may have forgotten the points, because
+        its last lease lacks them. Then it gets the chunk again once it has confirmed that lease: by
+        then it has certainly forgotten the points, and no visit is in flight.*"""
         move = self.moving(index)
         if self.forgets and move is not None and move.points_there:
             self._move_back(move)
@@ -551,15 +548,15 @@ class DataPlan:
             self._unchecked.add(index)
 
     def lose(self, gone: Collection[Holder]) -> None:
-        """Let the points of these members be visited again: the rows of the members are missing
-        from the last version, and with them what these points had added."""
+        """Let members visit the points of these members again: their rows are missing from the last
+        version, and with them what these points had added."""
         for index in {index for holder in gone for index in self.held.get(holder, ())}:
             move = self.moving(index)
             if move is None or move.phase is not MovePhase.ARRIVED or move.target in gone:
                 self._forget(index)
 
     def begin_again(self) -> None:
-        """Record that no member knows what any point has added, because the job resumes from a
+        """Record that no member knows what any point has added: the job resumes from a
         checkpoint."""
         for index in () if self.done else range(len(self.chunks)):
             self._forget(index)
@@ -567,10 +564,10 @@ class DataPlan:
     def release(
         self, gone: Iterable[Holder], copies: Mapping[Holder, Collection[int]] | None = None
     ) -> None:
-        """Give the chunks of removed members to others. None of their contributions can arrive any
-        more. Each of their chunks goes to the target of its move, if the target has the points.
-        Chunks that were moving to the removed members stay with their present holders. `copies`:
-        per member, the chunks of which it has a copy; used with private data only."""
+        """Give the chunks of removed members to others; none of their contributions can arrive any
+        more. A chunk goes to the target of its move if the target has the points. A chunk that was
+        moving to a removed member stays with its present holder. `copies`: per member, the chunks
+        of which it has a copy; used with private data only."""
         leavers, passes = set(gone), self.passes
         lost = [(index, holder) for holder in leavers for index in self.held.get(holder, ())]
         self.lose(leavers)
@@ -598,14 +595,14 @@ class DataPlan:
     # -- leases --------------------------------------------------------------------------------
 
     def renew(self, holders: Collection[Holder]) -> None:
-        """Give the leases of these members new numbers, because they have changed. The handler of
-        the event sends them."""
+        """Give the changed leases of these members new numbers. The handler of the event sends
+        them."""
         for holder in holders:
             self.numbers[holder] = self.numbers.get(holder, 0) + 1
         self._state.changed.update(holders)
 
     def renew_existing(self, holders: Iterable[Holder]) -> None:
-        """Renew the leases of those of these members that have one."""
+        """Renew the leases of these members, if they have one."""
         self.renew({holder for holder in holders if holder in self.numbers})
 
     def take_changed(self) -> set[Holder]:
@@ -614,7 +611,7 @@ class DataPlan:
         return changed
 
     def on_leased(self, holder: Holder) -> None:
-        """Note that the member gets its present lease."""
+        """Note that the lead sends the member its present lease."""
         self._state.changed.discard(holder)
 
     def lease(self, holder: Holder) -> Leased:
@@ -641,7 +638,7 @@ class DataPlan:
     ) -> int:
         """Record the progress that a contribution reports; returns the number of points visited.
         Impossible progress is ignored, and so is progress on a chunk that the member does not hold.
-        `ahead`: the contribution is in the next fold, and not in the one under way."""
+        `ahead`: the contribution belongs to the next fold instead of the one under way."""
         visited, chunks = 0, self.chunks
         for step in progress:
             index, passes, cursor = step.chunk, step.passes, step.cursor
@@ -667,11 +664,11 @@ class DataPlan:
         return visited
 
     def _remembered(self, index: int, passes: int, cursor: int) -> tuple[int, int]:
-        """Kind statistics: up to which pass and cursor a report of progress counts. *Normally the
-        whole report counts. There is one exception: the report ends the last pass, but the holder
-        was told to give the chunk up without sending the memory of its points.* The holder then
-        subtracts these points again, perhaps in the same contribution. So the report counts only up
-        to the beginning of the last pass, where the next holder begins."""
+        """Kind statistics: the pass and the cursor up to which a report of progress counts.
+        *Normally the whole report counts. One exception: the report ends the last pass, but the
+        holder was told to give up the chunk without sending the memory of its points.* The holder
+        then subtracts these points again, perhaps in the same contribution. So the report counts
+        only up to the beginning of the last pass, where the next holder begins."""
         move = self.moving(index)
         forgotten = move is not None and not move.in_flight
         if forgotten and self.epochs is not None and passes >= self.epochs:
@@ -679,7 +676,7 @@ class DataPlan:
         return passes, cursor
 
     def settle(self) -> None:
-        """End the fold. The next fold contains the progress that was recorded as `ahead`."""
+        """End the fold. Progress that was recorded as `ahead` belongs to the next fold."""
         self._ahead.settle()
 
     def recorded(self, names: Mapping[Holder, str]) -> tuple[RecordedChunk, ...]:
@@ -700,7 +697,7 @@ class DataPlan:
 
     @property
     def folded_passes(self) -> int:
-        """The full passes in the version that was folded last; call this before `settle`."""
+        """The full passes in the last folded version. Call this before `settle`."""
         return self._ahead.passes(self.passes)
 
     @property
@@ -708,7 +705,7 @@ class DataPlan:
         return self.epochs is not None and self.passes >= self.epochs
 
     def check(self) -> None:
-        """Check the chunks that were changed since the last check, and those that move."""
+        """Check the chunks that have changed since the last check, and those that move."""
         for index in self._unchecked | self.moves.keys():
             chunk, move = self.chunks[index], self.moves.get(index)
             if chunk.cursor and not 0 <= chunk.cursor < chunk.points:

@@ -1,11 +1,11 @@
 """Private data: every worker has its own data set (`--data-private`).
 
-*Only the worker that owns a data set visits its points, unless the owner shares them
-(`--share-data`). When the owner leaves, chunks that other members hold stay with them, and the
-other chunks are excluded from the passes. When the owner comes back with the same data set, the
-excluded chunks count again. Visits that have counted are not repeated. The owner does not make up
-for passes that the others completed meanwhile.* The chunks of a worker that joins late begin with
-the present pass. So the number of full passes never falls.
+*Only the worker that owns a data set visits its points, unless it shares them (`--share-data`).
+When the owner leaves, other members keep the chunks that they hold, and the passes exclude the
+rest. When the owner comes back with the same data set, these chunks count again. Counted visits are
+not repeated, and the owner does not make up for passes that the others completed meanwhile.* The
+chunks of a worker that joins late begin with the present pass, so the number of full passes never
+falls.
 
 *Passes wait for the members of round 1 until they have announced their data sets. Otherwise fast
 workers could reach the goal of a job before a slow one has announced its points.*
@@ -30,8 +30,8 @@ from polyrhythm.wire.messages.reasons import Field
 
 
 class PrivateDataSet(msgspec.Struct, eq=False):
-    """The private data set of one worker. `base`: the number of its first point, if the points of
-    all data sets are numbered together."""
+    """The private data set of one worker. `base`: the number of its first point when the points of
+    all data sets are numbered consecutively."""
 
     name: str
     base: int
@@ -48,14 +48,14 @@ class PrivateDataSet(msgspec.Struct, eq=False):
     """The fingerprint of the data set; empty if it is not known."""
     expected: bool = False
     """Whether the data set is in the checkpoint, and its worker may still announce it. Until then,
-    or until `stop_waiting`, its passes count. Otherwise a worker that comes back first, and that
-    has made more passes than the others, would end the job too early."""
+    or until `stop_waiting`, its passes count. Otherwise the first worker that comes back could end
+    the job too early, if it has made more passes than the others."""
 
 
 class PrivateState(msgspec.Struct):
     sets: list[PrivateDataSet] = []
-    """All data sets, in the order in which they were announced. If several belong to workers of one
-    name, the last of them is the present one."""
+    """All data sets, in the order in which they were announced. If workers with the same name
+    announced several, the last one is the present one."""
     floor: int = 0
     awaited: dict[Holder, str] = {}
     """The members of round 1 that have not announced their data sets, and their names."""
@@ -83,12 +83,12 @@ class PrivateData:
         """The number of points in all chunks when `check` was last called."""
 
     def take_news(self) -> list[Reason]:
-        """What has happened to data sets since the last call, for the journal."""
+        """What has happened to data sets since the last call. The lead writes it to the journal."""
         news, self._state.news = self._state.news, []
         return news
 
     def resume(self, record: Record) -> None:
-        """Take the chunks of a checkpoint, whose workers have yet to come back with their data
+        """Take over the chunks of a checkpoint. Their workers have yet to come back with their data
         sets."""
         self._state.floor = record.passes
         for each in record.chunks:
@@ -111,15 +111,14 @@ class PrivateData:
         self._set_of += [found] * len(chunks)
 
     def _expect_only(self, expected: Iterable[PrivateDataSet]) -> None:
-        """Wait only for these data sets, of all that are in the checkpoint."""
+        """Of all data sets in the checkpoint, wait only for these."""
         found = set(expected)
         for each in self._expected:
             each.expected = each in found
         self._expected = [each for each in self._expected if each.expected]
 
     def expect(self, names: Collection[str]) -> None:
-        """Wait only for the data sets of workers with these names, of all data sets in the
-        checkpoint."""
+        """Of all data sets in the checkpoint, wait only for those of workers with these names."""
         for each in sorted(self._expected, key=lambda each: each.name):
             if each.name not in names:
                 self._tell("data-absent", each.name, each.points, self.plan.points)
@@ -157,8 +156,8 @@ class PrivateData:
         shares: bool = False,
     ) -> None:
         """Add the data set of a member, which has this many points. `least`: the fewest points of a
-        chunk. The member does not get the chunks of its earlier incarnation as long as
-        contributions of that incarnation may still count."""
+        chunk. While contributions of its earlier incarnation may still count, the member does not
+        get the chunks of that incarnation."""
         found = self._sets.get(name)
         if found is None or found.points != points or self._other(found, holder, fingerprint):
             if found is not None:
@@ -167,7 +166,7 @@ class PrivateData:
         elif found.holder is None and (loose := self._loose(found)):
             back = sum(self.plan.chunks[index].points for index in loose)
             total = self.plan.points + back
-            if back < points:  # other workers hold the other chunks
+            if back < points:  # other workers hold the rest of the chunks
                 self._tell("data-partly-back", name, back, total, all=points)
             else:
                 self._tell("data-back", name, back, total)
@@ -188,8 +187,7 @@ class PrivateData:
     @staticmethod
     def _other(found: PrivateDataSet, holder: Holder, fingerprint: str) -> bool:
         """Whether a member that comes back certainly has another data set than before. A member
-        that has never been away may change the values of its points; its data set counts as the
-        same."""
+        that was never away may change the values of its points: its data set counts as the same."""
         if found.holder == holder or not fingerprint:
             return False
         return not alike(found.fingerprint, fingerprint)
@@ -229,7 +227,7 @@ class PrivateData:
         return found
 
     def _loose(self, found: PrivateDataSet) -> list[int]:
-        """The chunks of a data set that no member holds."""
+        """The chunks of a data set that have no holder."""
         return [index for index in found.chunks if self.plan.chunks[index].holder is None]
 
     def _away(self, found: PrivateDataSet) -> list[int]:
@@ -260,9 +258,9 @@ class PrivateData:
         return self._set_of[index].holder == member
 
     def may_move(self, index: int, source: Holder, target: Holder, *, sent: bool) -> bool:
-        """A chunk may always go back to its owner. It may go to other members if the owner shares
-        its data set. If the points must be sent, the member that sends them must share its own data
-        set too."""
+        """Whether a chunk may move to this member. It may always go back to its owner, and to other
+        members if the owner shares its data set. A member that must send the points must share its
+        own data set too."""
         found, sender = self._set_of[index], self._mine.get(source)
         if found.holder == target:
             return True
@@ -282,9 +280,9 @@ class PrivateData:
         return [] if mine is None or mine.shares else self._away(mine)
 
     def drop_unshared(self, owner: Holder) -> None:
-        """If this member does not share its points, drop the chunks of its earlier data sets: the
-        member no longer has these points, and others may not visit them. Call this when no such
-        chunk is moving."""
+        """If this member does not share its points, drop the chunks of its earlier data sets: it no
+        longer has these points, and others may not visit them. Call this when no such chunk
+        moves."""
         mine, changed = self._mine.get(owner), set[Holder]()
         if mine is None or mine.shares:
             return
@@ -309,10 +307,10 @@ class PrivateData:
         copies: Mapping[Holder, Collection[int]],
         passes: int,
     ) -> None:
-        """Find new holders for the chunks of the members in `gone`, except chunks that a move has
-        already brought to another member. Each of these chunks goes back to its owner. If the owner
-        has left too, the chunk goes to a member with a copy of its points. All other chunks are
-        excluded from the passes."""
+        """Find new holders for the chunks of the members in `gone`, except for chunks that a move
+        has already brought to another member. Each chunk goes back to its owner. If the owner has
+        left too, it goes to a member with a copy of its points. Without such a member, the passes
+        exclude it."""
         self._state.floor = passes
         for holder in gone:
             self._state.awaited.pop(holder, None)
@@ -380,9 +378,9 @@ class PrivateData:
     # -- leases, passes and checkpoints --------------------------------------------------------
 
     def shift(self, holder: Holder, index: int) -> int:
-        """By how much the numbers of a chunk's points are shifted in a lease. A member's own points keep
-        their numbers. The points of other data sets get higher numbers, so that no two points have
-        the same number."""
+        """What to add to the number of a chunk's point in a lease. A member's own points keep their
+        numbers. The points of other data sets get higher numbers, so that no two points have the
+        same one."""
         mine = self._mine.get(holder)
         if mine is None:
             return 0

@@ -2,8 +2,7 @@
 
 *There is exactly one evaluator as long as any member takes part. At first it is the member with the
 lowest number. When it leaves, dies or is evicted, the remaining member with the lowest number takes
-over. A former evaluator that comes back does not become the evaluator again* (decision 061), unless
-it is chosen when the present one is gone.
+over. A former evaluator that comes back does not replace the present one* (decision 061).
 """
 
 import msgspec
@@ -34,8 +33,8 @@ class Evaluator:
         return (self._chosen.worker, self._chosen.incarnation) == member.key
 
     def choose(self) -> None:
-        """Choose another evaluator if there is none, or if the present one is not a member any
-        more. Call this whenever members have entered or were removed."""
+        """Choose another evaluator if there is none, or if the present one is no longer a member.
+        Call this whenever members have entered or were removed."""
         chosen = self._chosen
         if self._view.get(chosen.worker, chosen.incarnation) is not None:
             return
@@ -52,7 +51,8 @@ class Evaluator:
 
 
 def _order(member: Member) -> tuple[bool, int, int]:
-    """Members with a number in their names come first, in the order of these numbers, which are
-    the same in every run. The others follow in the order in which they were first admitted."""
+    """The order in which members are chosen. Members with a number in their names come first, in
+    the order of these numbers, which are the same in every run. The others follow in the order of
+    their first admission."""
     number = own_number(member.name)
     return number is None, number or 0, member.worker

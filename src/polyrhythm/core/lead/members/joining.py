@@ -22,8 +22,8 @@ class Admission(msgspec.Struct):
     """Checks hellos, and keeps the workers that wait for admission.
 
     *A process must use this protocol version and belong to this job; a process that names no job
-    may join any. Workers wait until every server has joined, because a worker is told the addresses
-    of all servers when it is admitted.*
+    may join any. Workers wait until every server has joined, because an admitted worker needs the
+    addresses of all servers.*
     """
 
     job: str
@@ -31,8 +31,7 @@ class Admission(msgspec.Struct):
     """The links of workers that wait, with their hellos."""
 
     def fault(self, hello: WorkerHello | ServerHello | OperatorHello) -> Reason | None:
-        """Why this process is refused, whatever the state of the job is; None if it is not
-        refused."""
+        """Why this process may never join, whatever the state of the job is; None if it may."""
         if (fault := name_fault(hello.name)) is not None:
             return fault
         if hello.protocol != PROTOCOL:
@@ -58,23 +57,23 @@ class Admission(msgspec.Struct):
 class Opening(msgspec.Struct):
     """When round 1 opens.
 
-    *Round 1 opens when as many workers have attached as the job wants; workers that joined and left
-    again are subtracted from that number. After the start timeout it opens with the workers that
-    have attached by then, at least one. The timeout runs from the admission of the first worker.*
+    *Round 1 opens when as many workers have attached as the job wants, not counting those that have
+    joined and left. When the start timeout ends, it opens with the workers that have attached, if
+    there is at least one. The timeout begins when the first worker is admitted.*
     """
 
     _workers: int
     _start_timeout_s: float
     since_ns: int = 0
-    """When the first worker was admitted; before that, when a resumed job began to wait for it."""
+    """When the first worker was admitted. Until then: when a resumed job began to wait for it."""
     deadline: Deadline = msgspec.field(default_factory=Deadline)
-    """When the start timeout ends; None if it has not begun, or is over."""
+    """When the start timeout ends; None if it has not begun or has ended."""
     _begun: bool = False
     """Whether the start timeout has begun."""
     _overdue: bool = False
 
     def on_resumed(self, now_ns: int) -> None:
-        """Begin to wait for workers: a resumed job knows its model before any worker has joined."""
+        """Begin to wait for workers: a resumed job knows its model before any worker joins."""
         self.since_ns = now_ns
 
     def on_admitted(self, now_ns: int) -> None:
@@ -123,7 +122,7 @@ class Steps(msgspec.Struct):
         member = message.worker, message.incarnation
         if isinstance(message, Trailer):
             if message.sequence <= self._last.get(member, 0):
-                return None  # this contribution was checked before, and is sent again
+                return None  # this contribution was checked before; the worker has sent it again
             self._last[member] = message.sequence
         if self._order is None:
             self._order = StepOrder(len(names))

@@ -1,15 +1,15 @@
 """Keeps track of removed members until every server knows of their removal, and decides whether the
 job is deserted.
 
-*A contribution that a member sent before its removal counts as long as some server may not know of
-the removal. After that, the member's chunks go to other members.*
+*A contribution of a removed member counts until every server knows of the removal. Then the
+member's chunks go to other members.*
 
-*Some removed members may rejoin: one that was evicted for silence, and one that leaves because it
-has lost its link to a server. While such a member may rejoin, a job without members is not
-deserted. If the job restarts its workers, it is not deserted during a grace period either.*
+*A removed member may rejoin if it was evicted for silence, or has left because it lost its link to
+a server. While a member may rejoin, a job without members is not deserted. A job that restarts its
+workers also waits for a grace period.*
 
-*While other members train, the lead closes the links of an evicted member after `links_s`. After
-the same time the network layer would end a link to a host that has vanished.*
+*While other members train, the lead closes the links of an evicted member after `links_s`. The
+network layer ends a link to a vanished host after the same time.*
 """
 
 import math
@@ -31,12 +31,12 @@ class Removals(msgspec.Struct):
     _leaving: set[Holder] = set()
     """The members that were removed since the last fold was ordered."""
     _telling: set[Holder] = set()
-    """The removed members that are missing from the last view sent to the servers. They are kept
+    """The removed members that are missing in the last view sent to the servers. They are kept
     until every server knows this view."""
     _evicted: dict[int, int] = {}
-    """Per evicted worker that may rejoin, the incarnation that was evicted."""
+    """Per evicted worker that may rejoin, its incarnation at the eviction."""
     _links_until_ns: dict[int, int] = {}
-    """Per evicted worker, when its links are closed."""
+    """Per evicted worker, the time at which its links are closed."""
     _rejoin_until_ns: int = 0
     _deserted_ns: int | None = None
     """When a job without members counts as deserted; None while it has members."""
@@ -62,8 +62,8 @@ class Removals(msgspec.Struct):
         self._leaving = set()
 
     def on_view_known(self) -> list[Holder]:
-        """Note that every server knows the last view. Returns the removed members that are missing
-        from this view; every server knows of their removal now."""
+        """Note that every server knows the last view. Returns the removed members that this view
+        lacks."""
         gone, self._telling = sorted(self._telling), set()
         return gone
 
@@ -80,8 +80,8 @@ class Removals(msgspec.Struct):
             self._schedule()
 
     def links_due(self, now_ns: int, *, alone: bool) -> list[Holder]:
-        """The evicted members whose links must be closed now. `alone`: the job has no member left.
-        In that case the job waits for the evicted members, and their links are kept."""
+        """The evicted members whose links must be closed now. `alone`: the job has no member left,
+        so it waits for the evicted members and keeps their links."""
         due = [worker for worker, until_ns in self._links_until_ns.items() if until_ns <= now_ns]
         for worker in due:
             self._links_until_ns[worker] = now_ns + round(self.links_s * 1e9)
@@ -89,8 +89,8 @@ class Removals(msgspec.Struct):
         return [] if alone else [(worker, self._evicted[worker]) for worker in due]
 
     def on_link_ended(self, worker: int, incarnation: int, now_ns: int) -> bool:
-        """Note the end of a link. Returns True if it was the link of an evicted member. That member
-        will rejoin soon, or is dead. The end of an earlier incarnation's link is ignored."""
+        """Note the end of a link. Returns True if it was the link of an evicted member; that member
+        will rejoin soon, or is dead. The end of an earlier incarnation's link has no effect."""
         evicted = worker in self._evicted and incarnation in (0, self._evicted[worker])
         if evicted:
             del self._evicted[worker]

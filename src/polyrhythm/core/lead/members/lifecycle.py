@@ -2,7 +2,7 @@
 removed.
 
 *A member is removed at once when its link ends. A member that is silent for too long is evicted,
-and is told to rejoin when it can be reached again.*
+and told to rejoin once it is reachable.*
 """
 
 import msgspec
@@ -29,7 +29,7 @@ from polyrhythm.wire.messages.reasons import STREAM_ENDED, Field
 class LifecycleState(msgspec.Struct):
     suspicion: Suspicion
     stream_ended: bool = False
-    """Whether the last member that left did so because its data stream had ended."""
+    """Whether the last member that left had reached the end of its data stream."""
 
 
 class Lifecycle:
@@ -60,7 +60,7 @@ class Lifecycle:
         self._start_ns = round(parts.job.start_timeout_s * 1e9)
 
     def accepts(self, worker: int, incarnation: int) -> bool:
-        """Whether contributions of this worker count: it is a member, or it was removed and some
+        """Whether contributions of this worker count. It is a member, or it was removed and some
         server may not know that yet."""
         if self._view.get(worker, incarnation) is not None:
             return True
@@ -113,7 +113,7 @@ class Lifecycle:
         return True
 
     def on_attach(self, member: Member, spec: m.ModelSpec, now_ns: int) -> None:
-        """Take the model that a member has announced. The first model becomes the job's model;
+        """Check the model that a member announces. The first model becomes the job's model, and
         every other model must be equal to it."""
         division = self._routing.division
         fault = nonsense(spec) or nonsense(replace(spec, division=division))
@@ -124,7 +124,7 @@ class Lifecycle:
             return
         if self._routing.spec is None:
             if spec.division not in (None, division):
-                fault = "it is cut into other slices than the lead has said"
+                fault = "its slices differ from those that the lead has chosen"
                 self.refuse(member, _refused("model-unfit", member, fault), now_ns)
                 return
             self._servers.place(spec)
@@ -150,7 +150,7 @@ class Lifecycle:
                 self._outbox.note("link-works", **fields, seconds=seconds)
 
     def open_if_ready(self, now_ns: int) -> None:
-        """Open round 1 if all initial parameters and enough workers are there. The opening is the
+        """Open round 1 once all initial parameters and enough workers are there. The opening is the
         fold of round 0."""
         ready = self._routing.all_seeded and self._opening.due(self._view.attached)
         if self._rounds.open or not ready:
@@ -188,8 +188,8 @@ class Lifecycle:
         self._mode.ask(sync.Joined(member.worker), now_ns)
 
     def enter_attached(self, now_ns: int) -> None:
-        """Let members enter that attached their model during the fold of round 0 or during a change
-        of routes."""
+        """Let those members enter that attached their model during the fold of round 0 or during a
+        change of routes."""
         for member in self._view.all_attached():
             if not member.entered:
                 self._enter(member, now_ns)
@@ -240,21 +240,22 @@ class Lifecycle:
         self._ask_to_rejoin(member, Reason("servers-changed"), now_ns)
 
     def close_links(self, now_ns: int) -> None:
-        """Close the links of members that were evicted long ago. These members were ordered to rejoin. A
-        member reads this order before it notices that its link has ended."""
+        """Close the links of members that were evicted long ago. They have been told to rejoin, and
+        a member reads this order before it notices the end of its link."""
         for worker, incarnation in self._removals.links_due(now_ns, alone=not len(self._view)):
             self._outbox.dismiss(worker, incarnation)
             self._outbox.do(Drop(worker_name(worker), Reason("not-woken")))
             self._removals.on_link_ended(worker, incarnation, now_ns)
 
     def on_removals_due(self, now_ns: int) -> None:
-        """Do what is due: close links of evicted members, and end the job if it is deserted."""
+        """Close the links of evicted members whose time is over, and end the job if it is
+        deserted."""
         self.close_links(now_ns)
         if self._removals.overdue(now_ns):
             self.end_if_deserted(now_ns)
 
     def refuse(self, member: Member, reason: Reason, now_ns: int, *, ending: bool = False) -> None:
-        """Remove a member, and tell it why. `ending`: the reason is the end of the job, and not a
+        """Remove a member, and tell it why. `ending`: the reason is the end of the job instead of a
         fault of the member."""
         self._outbox.refuse(worker_name(member.worker), reason, ending=ending)
         self.remove(member, reason, now_ns)
@@ -263,7 +264,7 @@ class Lifecycle:
         self, member: Member, reason: Reason, now_ns: int, *, failed: bool, rejoins: bool = False
     ) -> None:
         """Remove a member that leaves by itself. `failed`: its code raised an exception. `rejoins`:
-        it joins again under another incarnation."""
+        it will join again as a new incarnation."""
         if rejoins:
             self._removals.may_rejoin(*member.key, now_ns)
         fatal = self._fatal(member, reason) if failed else None
@@ -271,8 +272,8 @@ class Lifecycle:
 
     def _fatal(self, member: Member, reason: Reason) -> Reason | None:
         """Why the failure of this member ends the job; None if the job goes on. *With `--on-error
-        end`, every failure ends the job. The failure of the only worker ends the job too, unless this
-        worker is started again, or other workers may join because the job is served.*"""
+        end`, every failure ends the job. The failure of the only worker ends it too, unless this
+        worker is started again, or the job is served, so that other workers may join.*"""
         if reason.code == messages.NOT_FINITE and self._job.on_nan == "end":
             return Reason("nan-end", {"name": member.name}).because(reason)
         alone = self._job.workers == 1 and len(self._view) == 1
@@ -301,7 +302,7 @@ class Lifecycle:
         if self._routing.lose_seeder(member.worker):
             self._servers.send_routes()
         if not self._rounds.open:
-            # a served job keeps waiting for a worker, because another one may join
+            # a served job waits: another worker may join
             if not self._job.served:
                 self._opening.on_lost()
             self.open_if_ready(now_ns)
@@ -327,14 +328,14 @@ class Lifecycle:
             self._ending.finish(lost, self._mode.done, now_ns, failed=True, lost=True)
 
     def tell_operators(self) -> None:
-        """Tell the operators that have requested a stop how many workers the stop still waits for."""
+        """Tell the operators that have requested a stop how many workers it still waits for."""
         if len(self._view) and not self._ending.decided:
             remaining = Reason("stopping", {"workers": len(self._view)})
             self._operators.tell(STOP, remaining)
 
     def end_if_deserted(self, now_ns: int) -> None:
         """End the job if its last member has left and no worker is expected to join or rejoin. A
-        served job waits for other workers, until it is stopped."""
+        served job waits for other workers until a user stops it."""
         if len(self._view):
             return
         goal, done = self._ending.goal, self._mode.done

@@ -26,21 +26,21 @@ class Member:
     enrolled: bool = False
     """Whether the member has enrolled a data set. If so, it gets leases of chunks."""
     entered: bool = False
-    """Whether the policy counts this worker as a member. If so, the worker takes part in folds."""
+    """Whether the policy counts this worker as a member, so the worker takes part in folds."""
     late: bool = False
     """Whether the member entered after round 1 was opened."""
     resting: bool = False
-    """Whether the member has abstained, and now waits for chunks, for the next round or for the end
-    of the job."""
+    """Whether the member has abstained, and waits for chunks, for the next round or for the end of
+    the job."""
     confirms: int = 0
-    """The lease under which the member abstained. It is confirmed when the member's last contribution
-    is complete. 0 if there is no such lease."""
+    """The lease under which the member abstained; 0 if there is none. It is confirmed when the
+    member's last contribution is complete."""
     loop_over: bool = False
     """Whether the member has reported that its training loop is over."""
 
     @property
     def key(self) -> tuple[int, int]:
-        """Worker and incarnation: a worker that rejoins is a different member."""
+        """Worker and incarnation. A worker that rejoins is a different member."""
         return self.worker, self.incarnation
 
 
@@ -78,7 +78,7 @@ class View(msgspec.Struct, eq=False):
         return self._members.get(self._numbers.get(name, -1))
 
     def at(self, worker: int) -> Member | None:
-        """The member with this number, whatever its incarnation is."""
+        """The member with this number, in any incarnation."""
         return self._members.get(worker)
 
     def known(self, name: str) -> bool:
@@ -116,8 +116,8 @@ class View(msgspec.Struct, eq=False):
         return member
 
     def entered(self) -> list[tuple[int, int]]:
-        """The keys of the members that have entered, in the order of their names, so that the order
-        in which workers join does not matter."""
+        """The keys of the members that have entered, ordered by name, so that the order of joining
+        does not matter."""
         entered = (member for member in self._members.values() if member.entered)
         return [each.key for each in sorted(entered, key=lambda each: name_order(each.name))]
 

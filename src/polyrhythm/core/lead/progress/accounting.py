@@ -1,19 +1,19 @@
-"""Counts contributions, points and times over rounds, for the journal. One journal line covers many
-rounds.
+"""Counts contributions, points and times over rounds, for the journal.
 
-*Time counts as redone if a worker spent it on points that did not count and are visited again,
+One entry of the journal covers many rounds. The lead writes it one second after the previous one,
+when a round closes for an unusual reason, and at the end of the job. Each full pass has its own
+entry, so that the journal of a short job contains a curve too.
+
+*Time counts as redone if a worker spent it on points that did not count and must be visited again,
 because another worker has their chunk now, or because the round closed without them (`--abandon` of
 fsp).* If a worker dies before it contributes, its compute time is not known.
 
-The worker that arrives last in a round waits for no other worker. So its waiting time is taken as
-the round-trip time.
+The worker that arrives last in a round waits for no other worker, so its waiting time counts as the
+round-trip time.
 
-The objective in a line is the mean over the points of its contributions. With kind statistics every
-contribution contains the objective over all points, so the line has the last of these values.
-
-A line is written one second after the previous one, when a round closes for an unusual reason, and
-at the end of the job. Each full pass also has its own line, so that the journal of a short job
-contains a curve too.
+The objective in an entry is the mean over the points of its contributions. With kind statistics
+every contribution contains the objective over all points, so the entry has the last of these
+values.
 """
 
 import statistics
@@ -25,8 +25,8 @@ from polyrhythm.wire.messages import Trailer
 
 _LINE_EVERY_NS = 10**9
 _PASS_EVERY_NS = 10 * 10**6
-"""The least time between two lines about passes. Otherwise the passes of a tiny data set would fill
-the journal."""
+"""The least time between two entries about passes. Without it, the passes of a tiny data set would
+fill the journal."""
 _MOST = 2**63 - 1
 """The upper limit of a sum. Numbers in the journal and in a snapshot of the lead have 64 bits, and
 a worker may report arbitrary times."""
@@ -82,7 +82,7 @@ class WorkerTotals:
 
 @dataclass(slots=True)
 class _Span:
-    """The sums over all rounds since the last journal line."""
+    """The sums over all rounds since the journal's last entry about rounds."""
 
     rounds: int = 0
     contributions: int = 0
@@ -102,9 +102,9 @@ class _Span:
     """Round-trip times: how long the last worker to arrive in each round waited."""
     parts: int = 0
     """How many contributions were larger or smaller than the model, because they were quantised or
-    did not have all slices."""
+    had only some slices."""
     parts_nbytes: int = 0
-    """How many bytes these contributions had, by the reports of their workers."""
+    """The number of bytes in these contributions, as their workers report it."""
 
 
 @dataclass(slots=True)
@@ -129,13 +129,14 @@ class Accounting:
     points: int = 0
     """The number of points that have counted in this run."""
     passes: int = 0
-    """The number of passes in the last line about a pass, or in the checkpoint from which the job
-    continues."""
+    """The number of passes in the journal's last entry about a pass, or in the checkpoint from
+    which the job continues."""
     _passed_ns: int = 0
-    """When the last line about a pass was written."""
+    """When the journal's last entry about a pass was written."""
     _pass_objective: float = 0.0
     _pass_weight: float = 0.0
-    """The sum of the weighted objectives since the last line about a pass, and of their weights."""
+    """The sum of the weighted objectives, and of the weights, since the journal's last entry about
+    a pass."""
     made: int = 0
     """The number of contributions of the whole job, including those that were left out."""
 
@@ -165,7 +166,7 @@ class Accounting:
         self._last = worker
         if worker in self._last_to_arrive:
             self._last_to_arrive.remove(worker)
-            # the first contribution of an incarnation reports the time of joining, and no
+            # the first report of an incarnation contains the time of joining instead of a
             # round-trip time
             if trailer.sequence > 1:
                 span.rtts_ns.append(report.wait_ns)
@@ -187,17 +188,17 @@ class Accounting:
             self._pass_weight += report.weight
 
     def visit(self, worker: int, points: int) -> None:
-        """Count the points that a worker has visited. The steps that it made with them are in its
-        earlier contributions."""
+        """Count the points that a worker has visited. The steps that it made with them belong to
+        its earlier contributions."""
         if points:
             self.workers.setdefault(worker, WorkerTotals()).points += points
             self._span.points += points
             self.points += points
 
     def skip(self, worker: int, *, without_step: bool = False) -> int:
-        """Count a contribution of this worker that is left out, because it is not finite, or
-        because the training loop has made no step. Returns how many of its contributions were left
-        out for this reason so far."""
+        """Count a contribution that this worker leaves out, because it is not finite, or because
+        the training loop has made no step. Returns how many contributions the worker has left out
+        for this reason."""
         totals = self.workers.setdefault(worker, WorkerTotals())
         self.made += 1
         if without_step:
@@ -208,7 +209,7 @@ class Accounting:
 
     def passed(self, round_: int, passes: int, now_ns: int, final: bool) -> dict[str, Any] | None:
         """Note the number of full passes; all contributions so far are folded. Returns the fields
-        of a line about the passes since the last such line, if one is due."""
+        of a journal entry about the passes since the last such entry, if one is due."""
         early = self._passed_ns and now_ns < self._passed_ns + _PASS_EVERY_NS
         if passes <= self.passes or (early and not final):
             return None
@@ -220,7 +221,7 @@ class Accounting:
     def close(
         self, round_: int, reason: str, passes: int, now_ns: int, final: bool
     ) -> dict[str, Any] | None:
-        """Close all rounds up to this one, which are folded. Returns the fields of a journal line
+        """Close all rounds up to this one; they are folded. Returns the fields of a journal entry
         if one is due."""
         span = self._span
         if self._round_ns and round_ > self._round:
@@ -241,7 +242,7 @@ class Accounting:
         return self.line(round_, reason, passes, now_ns)
 
     def line(self, round_: int, reason: str, passes: int, now_ns: int) -> dict[str, Any]:
-        """The fields of a journal line that sums up all rounds since the last such line."""
+        """The fields of a journal entry that sums up all rounds since the last such entry."""
         span = self._span
         self._line_ns, self._span = now_ns, _Span()
         objective = span.objective / span.objective_weight if span.objective_weight else None
@@ -264,7 +265,7 @@ class Accounting:
 
 
 def _pushed(span: _Span) -> dict[str, int]:
-    """The contributions whose size is not that of the model, and their size."""
+    """The number of contributions whose size is not that of the model, and their size."""
     return {"contributions": span.parts, "nbytes": span.parts_nbytes}
 
 

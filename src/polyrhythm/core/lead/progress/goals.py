@@ -15,19 +15,18 @@ _SAID_AFTER = 3
 another metric this many times."""
 _PASSES = 2
 _SILENT_NS = 30 * 10**9
-"""If no worker has reported anything for this long, the lead writes a line to the journal."""
+"""If no worker has reported any metric for this long, the lead writes that to the journal."""
 _MOST_SHOWN = 10
-"""The most names of metrics that a sentence in the journal lists."""
+"""The most names of metrics in a sentence of the journal."""
 
 
 class Targets(msgspec.Struct):
     """Whether a metric has reached its target, and whether any worker reports the metric.
 
-    *A target whose metric no worker reports can never end the job. When an evaluation lacks the
-    metric for the first time, the lead writes one line to the journal, with the names that are
-    reported. If the job has no other goal, it ends as failed after a worker has reported some other
-    metric `PATIENCE` times and two full passes of the data are over. So a metric that is reported
-    once per pass, or every few passes, has time to appear.*
+    *A target whose metric no worker reports can never end the job. The first evaluation without the
+    metric makes the lead write the reported names to the journal. A job without another goal ends
+    as failed when a worker has reported some other metric `PATIENCE` times and two full passes are
+    over.* So a metric that is reported once per pass, or every few passes, has time to appear.
     """
 
     _targets: tuple[Target, ...]
@@ -38,8 +37,7 @@ class Targets(msgspec.Struct):
     _reported: Reported = msgspec.field(default_factory=Reported)
     _objective: float | None = None
     _counts: dict[tuple[int, str], int] = {}
-    """How often each worker has reported each metric. Counted while the metric of a target is
-    missing."""
+    """How often each worker has reported each metric, while the metric of a target is missing."""
     _said: bool = False
 
     @classmethod
@@ -51,7 +49,7 @@ class Targets(msgspec.Struct):
     # -- values --------------------------------------------------------------------------------
 
     def fault(self, metrics: Mapping[str, float]) -> Reason | None:
-        """Why a report with these metrics is refused; None if it is accepted."""
+        """Why a report with these metrics is refused; None if the lead accepts it."""
         if self._reported.has_room_for(metrics):
             return None
         return Reason("too-many-metrics", {"most": MOST_NAMES})
@@ -96,8 +94,8 @@ class Targets(msgspec.Struct):
         return None
 
     def find_silence(self, open_ns: int) -> Reason | None:
-        """The reason to write to the journal if no worker has reported any value within `open_ns`
-        after round 1 opened; else None."""
+        """The reason for an entry in the journal, if no worker has reported any metric within
+        `open_ns` after round 1 opened; else None."""
         waits = self._missing and not self._reported.names and open_ns >= _SILENT_NS
         return self._say() if waits else None
 
@@ -137,7 +135,7 @@ MOST_NS = 60 * 10**9
 
 def patience_ns(limit_ns: int, longest_ns: int) -> int:
     """The patience of a job: how long it waits for a fold after its time limit. `longest_ns`: the
-    longest time between two contributions of a worker before the limit."""
+    longest time before the limit between two contributions of a worker."""
     return min(max(limit_ns // 10, LEAST_NS), MOST_NS) + longest_ns
 
 
@@ -145,14 +143,13 @@ class TimeLimit(msgspec.Struct):
     """The time limit of a job, and how long the job may go on after it.
 
     *The limit is a goal like others: the job ends with the first fold after it. If no fold comes,
-    the job waits for `patience_ns` and then ends without one (`overtime.py`). A worker that
-    computes at the limit has begun its step before the limit, so it contributes within the time of
-    a step. The longest step that the job has seen is therefore part of the patience (decision
-    105).*
+    the job waits for `patience_ns` and then ends without one (`overtime.py`).* A worker that
+    computes at the limit has begun its step before, so it contributes within the time of a step.
+    Therefore the patience includes the longest step that the job has seen (decision 105).
 
     The limit counts from the opening of round 1. *If round 1 does not open within the start
-    timeout, the limit counts from there: a job whose workers hang before they attach a model ends
-    too.*
+    timeout, the limit counts from the end of that timeout. So a job ends even if its workers hang
+    before they attach a model.*
     """
 
     _limit_ns: int | None
@@ -162,13 +159,12 @@ class TimeLimit(msgspec.Struct):
     _since_ns: int = 0
     """The time from which the patience (`patience_ns`) counts."""
     _began_ns: dict[int, int] = {}
-    """Per worker, when it entered or contributed last."""
+    """Per worker, when it entered or last contributed."""
     _longest_ns: int = 0
     deadline: Deadline = msgspec.field(default_factory=Deadline)
     """When to call `overdue`: the end of the patience. None if the lead is not waiting for it."""
     leaving: bool = False
-    """Whether the lead is now waiting for workers that have not left their loops yet, and not for a
-    fold."""
+    """Whether the lead now waits for workers to leave their loops, and no longer for a fold."""
 
     @classmethod
     def begin(cls, seconds: float | None) -> "TimeLimit":
@@ -185,7 +181,7 @@ class TimeLimit(msgspec.Struct):
         return self.deadline.wake_ns is not None
 
     def expect(self, until_ns: int) -> None:
-        """Note that a worker has joined, so round 1 should open before this time."""
+        """Note that a worker has joined. Round 1 should open before this time."""
         if self._limit_ns is not None and self._until_ns is None and not self.waits:
             self.wait_from(until_ns + self._limit_ns)
 
@@ -219,7 +215,7 @@ class TimeLimit(msgspec.Struct):
     # -- after the limit -----------------------------------------------------------------------
 
     def wait_from(self, since_ns: int) -> None:
-        """From this time on, the lead waits for a fold until the patience is over."""
+        """Begin to wait for a fold, until the patience is over."""
         self._since_ns = since_ns
         self.deadline.wake_ns = since_ns + self.patience_ns
 
@@ -236,7 +232,6 @@ class TimeLimit(msgspec.Struct):
         self.deadline.wake_ns = None
 
     def exclude_time(self, paused_ns: int, now_ns: int) -> None:
-        """Begin the patience again: the lead was paused until now, and has read no message
-        meanwhile."""
+        """Begin the patience again: the lead was paused, and has read no message meanwhile."""
         if self.deadline.wake_ns is not None:
             self.wait_from(max(self._since_ns, now_ns))

@@ -14,7 +14,7 @@ from polyrhythm.core.record import Record, RecordedMean
 from polyrhythm.wire.messages import ContributionReport
 
 _REST = 0.5
-"""At the end of a job, a last check is made if this share of a pass was visited since the check
+"""The last check of a job is made if at least this share of a pass was visited since the check
 before it."""
 
 
@@ -50,8 +50,8 @@ class _Losses(msgspec.Struct):
 
     Each loss is a mean over `weight` points. So the difference of two losses at the same parameters
     has the variance of one point's loss, times `1 / weight + 1 / other weight`. Consecutive
-    contributions were computed on nearly the same parameters. Their differences therefore show only
-    the noise, and not the change of the objective during the pass.
+    contributions were computed with nearly the same parameters. So their differences show the noise
+    alone, without the change of the objective during the pass.
     """
 
     _weight: float = 0.0
@@ -73,8 +73,8 @@ class _Losses(msgspec.Struct):
         return RunningMean(self._mean, self._error(), self._weight) if self._weight else None
 
     def _error(self) -> float:
-        """The standard error of the mean. With few differences the estimate is poor, so the error is
-        made larger, about as Student's t does."""
+        """The standard error of the mean. With few differences the estimate is poor, so the error
+        is enlarged, roughly as with Student's t."""
         if not self._pairs:
             return 0.0
         return math.sqrt(self._variances / self._pairs / self._weight) * (1 + 2 / self._pairs)
@@ -84,10 +84,10 @@ class _Losses(msgspec.Struct):
 class Passes:
     """The objective of each full pass, which `--target-change` and `Learning` compare.
 
-    *A check is due once per full pass of the slowest worker (FSP §5.3), but only when as many
-    points as the data set has were visited since the last check: when chunks move between workers,
-    the number of full passes can rise twice within a few points. A check uses only values that were
-    measured after the last check.*
+    *A check is due once per full pass of the slowest worker (FSP §5.3), but only if as many points
+    were visited since the last check as the data set has.* Otherwise a move of chunks could make
+    the number of full passes rise twice within a few points. A check uses only values that were
+    measured after the last check.
     """
 
     visited: int = 0
@@ -99,7 +99,7 @@ class Passes:
     """The number of points visited at the last check."""
     _last: RunningMean | None = None
     _share: tuple[float, int] = (0.0, 0)
-    """For the open round: the sum of the losses over the points of the probe sample, and the number
+    """In the open round: the sum of the losses over the points of the probe sample, and the number
     of these points."""
     _probed: _Probed | None = None
     """The last measurement on the probe sample, if it was made after the last check; else
@@ -108,8 +108,8 @@ class Passes:
     """The earlier measurement on the probe sample with which the next one is compared."""
 
     def count(self, report: ContributionReport, points: int) -> None:
-        """Count a complete contribution; `points` of its points were visited for the first time in
-        their pass."""
+        """Count a complete contribution. `points`: how many of its points were visited for the
+        first time in their pass."""
         self.visited += points
         if report.objective is not None:
             self._losses.add(report.objective, report.weight)
@@ -175,38 +175,37 @@ _OF_GAIN = 0.1
 _OF_LEVEL = 0.05
 _ERRORS = 3.0
 _MOST_NOISE = 0.5
-"""The largest noise that counts, as a share of the first objective. When losses explode, they
-differ so much within a pass that any rise could be explained by their standard error."""
+"""The largest noise that counts, as a share of the first objective. When losses explode, they vary
+so much within a pass that their standard error could explain any rise."""
 _BACK = 0.25
-"""After a rise, the objective is back at its best if it exceeds the best by at most this share of
-the margin for a rise."""
+"""After a rise, the objective counts as back at its best if it exceeds the best by at most this
+share of the margin for a rise."""
 _STALLS = 3
 _SETTLES = 5
-"""After this many passes without a fall, the objective counts as settled if the job has learned. If
-the job has learned little, the objective counts as stalled after `_STALLS` such passes."""
+"""After this many passes without a fall, the objective of a job that has learned counts as settled.
+The objective of a job that has learned little counts as stalled after `_STALLS` such passes."""
 _FLAT = 0.005
 _MOVES = 2 * _FLAT
 """A stagnating objective counts as falling again when it falls by this share of the first objective
 within `_SETTLES` passes, or `_STALLS` passes if the job has learned little."""
 _LEARNED = 0.05
-"""A total gain below this share of the first objective is too little for convergence. For example,
-when labels cannot be learned, the loss of a classifier falls by less than this, down to the loss of
-equal probabilities."""
+"""A total gain below this share of the first objective is too little for convergence. Example: if
+labels cannot be learned, the loss of a classifier falls by less than this, to the loss of equal
+probabilities."""
 _LEAST_FOLDS = 100
 _LEAST_NS = 10 * 10**9
 """A job that has learned little is reported after this many folds and, unless it ends, after this
-time. Small data sets have several passes within a second, in which no optimizer gets far."""
+time. A small data set has several passes within a second, and no optimizer gets far in a second."""
 
 
 class LearningState(StrEnum):
     FALLING = "falling"
     SETTLED = "settled"
-    """The objective does not change any more and is far below its first value: convergence."""
+    """The objective no longer changes and is far below its first value: convergence."""
     STALLED = "stalled"
-    """The objective does not change and is about as high as its first value."""
+    """The objective no longer changes and is about as high as its first value."""
     RISING = "rising"
-    """The objective has risen above its value in the best pass, and has not fallen back to that
-    value."""
+    """The objective has risen above its best pass, and has not fallen back to it."""
     NOT_FINITE = "not-finite"
 
 
@@ -217,7 +216,7 @@ class Finding(msgspec.Struct, frozen=True):
     """A state with its numbers. The numbers are mean losses of passes; only `first` is the mean
     loss of the first round.
 
-    A finding contains a state and numbers; `observe/learning.py` puts it into words.
+    `observe/learning.py` puts findings into words.
     """
 
     state: LearningState
@@ -240,7 +239,7 @@ class Finding(msgspec.Struct, frozen=True):
 
     @classmethod
     def read(cls, fields: Mapping[str, Any]) -> "Finding":
-        """Read a finding from the fields of a journal line."""
+        """Read a finding from the fields of a journal entry."""
         return cls(
             LearningState(fields["state"]),
             fields["passes"],
@@ -254,8 +253,8 @@ class Finding(msgspec.Struct, frozen=True):
 
     @property
     def lost_share(self) -> float:
-        """How much of its total gain the objective has lost again in the last pass. 1 or more means
-        that it is no lower than at first."""
+        """How much of its total gain the objective has lost again in the last pass. At 1 or more,
+        the gain is gone."""
         if self.objective is None or self.first is None or self.best is None:
             return 0.0
         gained, lost = self.first - self.best, self.objective - self.best
@@ -266,7 +265,7 @@ class Trend(msgspec.Struct):
     """The values of one objective from pass to pass. All values are finite."""
 
     _learned: float = _LEARNED
-    """A total gain of at least this share of the first objective counts as learning."""
+    """A total gain of at least this share of the first objective means that the job learns."""
     state: LearningState = LearningState.FALLING
     first: RunningMean | None = None
     last: RunningMean | None = None
@@ -274,7 +273,7 @@ class Trend(msgspec.Struct):
     best_pass: int = 0
     rises: int = 0
     _back: int = 0
-    """The number of passes in a row in which the objective was back at its best."""
+    """The number of consecutive passes in which the objective was back at its best."""
     _bests: list[float] = []
     """For each of the last passes, the best value up to the end of that pass."""
 
@@ -332,19 +331,20 @@ class Trend(msgspec.Struct):
 
 
 class Learning(msgspec.Struct):
-    """Judges whether a job learns, once per full pass, by the mean loss of the pass. An objective
-    that is not finite is reported at once. This finding ends after a full pass in which all
-    objectives were finite.
+    """Judges once per full pass whether a job learns, by the mean loss of the pass.
+
+    An objective that is not finite is reported at once. This finding ends after a full pass with
+    finite objectives only.
 
     *A rise is measured from the best pass so far. It counts only if it is larger than a tenth of
     the total gain, larger than a twentieth of the objective, and larger than the spread of the
-    losses explains. So the noise of a healthy run does not count as a rise. After the n-th rise,
-    the objective counts as falling again only when it was back at its best for n passes in a row.*
+    losses explains. So the noise of a healthy run does not count. After the n-th rise, the
+    objective counts as falling again only when it was back at its best for n consecutive passes.*
 
-    *The objective stagnates if its best value falls by less than 0.5% of the first objective. If at
-    least 5% were gained before, five such passes mean convergence. If less was gained, three such
-    passes mean a fault. The fault is reported only after a hundred folds and, while the job runs,
-    ten seconds of training.*
+    *The objective stagnates if its best value falls by less than 0.5% of the first objective. Five
+    such passes mean convergence if at least 5% were gained before. Three such passes mean a fault
+    if less was gained. The lead reports the fault only after a hundred folds and, while the job
+    runs, ten seconds of training.*
     """
 
     _trend: Trend
@@ -362,14 +362,14 @@ class Learning(msgspec.Struct):
 
     @classmethod
     def begin(cls, *, resumed: bool = False, small_gains: bool = False) -> "Learning":
-        """`resumed`: the job continues from a checkpoint. The first round then does not show the
-        objective before training, and the model may have learned nearly all before. `small_gains`: the
-        objective of a healthy job may fall by a small share of its first value."""
+        """`resumed`: the job continues from a checkpoint. Then the first round does not show the
+        objective before training, and the model may have little left to learn. `small_gains`: even
+        in a healthy job the objective may fall by only a small share of its first value."""
         return cls(Trend(0.0 if small_gains or resumed else _LEARNED), not resumed)
 
     @property
     def first(self) -> RecordedMean | None:
-        """The objective before training, for a checkpoint; None if it is not known."""
+        """The objective before training, for a checkpoint; None if unknown."""
         first = self._trend.first
         return None if first is None else RecordedMean(first.value, first.points)
 
@@ -393,7 +393,7 @@ class Learning(msgspec.Struct):
             self._first_weight += weight
 
     def on_folded(self, now_ns: int) -> None:
-        """Note that a round is folded. The first one gives the objective before training."""
+        """Note that a round is folded. The first round gives the objective before training."""
         self._folds += 1
         if self._began_ns is None:
             self._began_ns = now_ns

@@ -34,9 +34,9 @@ STOPPED = Reason("stopped")
 """The reason for an end that Ctrl-C or SIGTERM requested."""
 IDLE_ROUNDS = 3
 """After this many rounds without a contribution the job ends. If any points were left to visit, the
-chunks would have been shared again by then, and some worker would have contributed."""
+lead would have distributed the chunks again by then, and a worker would have contributed."""
 MOST_SKIPPED = 100
-"""After this many consecutive contributions that were left out, the job ends. If they were not
+"""After this many consecutive contributions that workers left out, the job ends. If they were not
 finite, the model itself is probably not finite."""
 
 
@@ -53,16 +53,16 @@ class CountedSteps:
     workers: int
     """How many workers the job had when it first began."""
     _made: float = 0.0
-    """How many steps over whole batches all workers have made together."""
+    """The steps that all workers have made together over whole batches."""
 
     @property
     def now(self) -> float:
         return self._made / self.workers
 
     def resume(self, record: Record) -> None:
-        """Continue from this checkpoint. *Even if the resumed job has another number of workers, a
-        step still counts as many batches as before, because the learning-rate schedule was written
-        for them.*"""
+        """Continue from this checkpoint. *A step still counts as many batches as before, even if
+        the resumed job has another number of workers: the learning-rate schedule was written for
+        that number.*"""
         self.workers = record.step_workers or self.workers
         steps = record.round + record.part if record.steps < 0 else record.steps
         self._made = steps * self.workers
@@ -72,7 +72,7 @@ class CountedSteps:
         self._made += report.steps if whole < 0 else min(whole, report.steps)
 
     def skip(self) -> None:
-        """Count a step that a worker has left out: the training loop has made it, and goes on."""
+        """Count a step that a worker leaves out. The training loop has made it, and goes on."""
         self._made += 1
 
 
@@ -149,16 +149,16 @@ class Goals:
         self._state.change = change
 
     def stop(self, reason: Reason) -> None:
-        """Treat a requested stop as a goal that is reached."""
+        """Treat a requested stop as a reached goal."""
         self._state.stopped = reason
 
     # -- goals ---------------------------------------------------------------------------------
 
     def share(self, points: int, data_set: int) -> float:
-        """How much of the way to its goal the job has made, from 0 to 1. *The goal that is nearest
-        counts, because it will end the job. A target of a metric, or of a change, does not count:
-        the way to it is not known.* `points`: how many points have counted. `data_set`: the number
-        of points in the data set; 0 if passes are not counted."""
+        """The progress of the job towards its goal, from 0 to 1. *The nearest goal counts, because
+        it will end the job. Targets of a metric or of a change do not count: nobody knows how far
+        away they are.* `points`: how many points have counted. `data_set`: the number of points in
+        the data set; 0 if passes are not counted."""
         job = self._job
         shares = [0.0]
         if job.rounds:
@@ -172,9 +172,9 @@ class Goals:
         return min(1.0, max(shares))
 
     def holds(self, goal: Reason | None) -> bool:
-        """Whether a goal that was reached before is still reached. *With kind statistics the number
-        of full passes falls if a member leaves in the last pass, because the statistics of its
-        points leave with it.*"""
+        """Whether a goal that was reached is still reached. *With kind statistics the number of
+        full passes falls if a member leaves in the last pass, because the statistics of its points
+        leave with it.*"""
         by_passes = goal is not None and goal.fields.get("goal") == "passes"
         return not by_passes or self._by_passes()
 
@@ -221,17 +221,17 @@ class ProgressState(msgspec.Struct):
     points: int = 0
     """How many points have counted since the job first began, including those before a resume."""
     told: Progress = Progress()
-    """What workers were last told about the progress."""
+    """The progress that workers were last told."""
     counted: int = 0
     idle: int = 0
     empty: int = 0
-    """How many rounds were empty because workers waited for points that move."""
+    """The number of rounds that were empty because workers waited for moving points."""
     made: int = 0
     """How many contributions were made before the last fold."""
     skipped: int = 0
-    """How many contributions were left out since the last contribution that counts."""
+    """How many contributions workers have left out since the last contribution that counts."""
     all_without_step: bool = False
-    """Whether all contributions in `skipped` were left out because the training loop had made no
+    """Whether workers left out all contributions in `skipped` because the training loop had made no
     step."""
 
     @classmethod
@@ -278,7 +278,8 @@ class JobProgress:
 
     @property
     def hopeless(self) -> Reason | None:
-        """Why the job can never reach its goal, whatever workers contribute; None if it can."""
+        """Why the job can never reach its goal, whatever workers contribute; None if it can reach
+        it."""
         if self.no_batches:
             return Reason("no-batches")
         passes = self._plan.passes if self._plan.begun else None
@@ -290,15 +291,15 @@ class JobProgress:
         return self._passes.visited
 
     def resume(self, record: Record) -> None:
-        """Continue from this checkpoint: the points and steps that had counted in it still
-        count, and gains are measured from the objective before training."""
+        """Continue from this checkpoint. The points and steps that had counted in it still count,
+        and gains are measured from the objective before training."""
         self._state.points = record.counted
         self.accounting.passes = record.passes
         self.steps.resume(record)
         self.learning.resume(record)
 
     def told(self) -> Progress:
-        """What workers are told about the job's progress."""
+        """The job's progress, as workers are told it."""
         points, data_set, steps = self._state.points, self._plan.points, self.steps.now
         share = self.goals.share(points, data_set)
         last = self._state.told
@@ -328,7 +329,7 @@ class JobProgress:
     def count(self, trailer: Trailer, points: int, now_ns: int) -> None:
         """Count a complete contribution, with this many points that count as visited."""
         worker, report = trailer.worker, trailer.report
-        # a message to workers can contain no larger number
+        # a message to workers cannot contain a larger number
         self._state.points = min(MOST_COUNT, self._state.points + points)
         self.steps.count(report)
         self._state.skipped = 0
@@ -341,8 +342,8 @@ class JobProgress:
     def skip(self, message: Abstained, points: int) -> tuple[int, Reason | None]:
         """Count a contribution that a member leaves out, because it is not finite, or because the
         training loop has made no step. Its points count as visited, or a pass would never end.
-        Returns how many contributions of this member were left out for this reason, and the reason
-        why the job must end (None if the job goes on)."""
+        Returns how many contributions the member has left out for this reason, and the reason why
+        the job must end (None if it continues)."""
         self._state.points += points
         self._state.skipped += 1
         without_step = message.skipped is not None and message.skipped.code == NO_STEP
@@ -357,8 +358,8 @@ class JobProgress:
         return count, in_vain if self._state.skipped >= MOST_SKIPPED else None
 
     def visit(self, worker: int, points: int) -> None:
-        """Count the points of the last batch of a member that has no points left. All steps that it
-        made with these points were contributed."""
+        """Count the points of the last batch of a member without points left. It has contributed
+        all steps that it made with these points."""
         self._state.points += points
         self.accounting.visit(worker, points)
         self._passes.visit(points)
@@ -366,10 +367,9 @@ class JobProgress:
     def on_folded(
         self, rounds: int, why: Reason, now_ns: int, passes: int | None = None
     ) -> Reason | None:
-        """Check the goals after a fold: this many rounds (on arrival: round equivalents) are
-        folded, the last one for the reason `why`. `passes`: the full passes in the version that was
-        folded; None if that version contains all progress. Returns the goal that is reached, if
-        any."""
+        """Check the goals after a fold. `rounds` rounds (on arrival: round equivalents) are folded,
+        the last one for the reason `why`. `passes`: the full passes in the folded version; None if
+        that version contains all progress. Returns the goal that is reached, if any."""
         passes = self._plan.passes if passes is None else passes
         made, self._state.made = self._state.made, self.accounting.made
         if self._state.made == made and self._migration.stops:
@@ -396,7 +396,7 @@ class JobProgress:
         return None if goal is None else self._concluded(goal, now_ns)
 
     def _add_passes(self, line: dict[str, Any]) -> None:
-        """Add to a journal line how many passes each worker has made over its own chunks, if the
+        """Add to a journal entry how many passes each worker has made over its own chunks, if the
         job balances passes."""
         if not self._passes_differ:
             return
@@ -405,14 +405,14 @@ class JobProgress:
                 line["workers"][worker]["passes"] = passes
 
     def _concluded(self, goal: Reason, now_ns: int) -> Reason:
-        """The reason with which the job ends at this goal. Before that, check a last time whether
-        the job learns."""
+        """The reason with which the job ends at this goal. Before that, a last check decides
+        whether the job learns."""
         self._conclude(now_ns)
         return self.judged(goal)
 
     def judged(self, goal: Reason) -> Reason:
-        """The reason with which the job ends at this goal: a goal that is reached while the objective
-        is not finite counts as a failure."""
+        """The reason with which the job ends at this goal. A goal that is reached while the
+        objective is not finite counts as a failure."""
         failed = self.learning.unfinished and goal.code != STOPPED.code
         return Reason(NOT_FINITE, goal.fields) if failed else goal
 
@@ -461,7 +461,7 @@ class JobProgress:
                 self._outbox.note("points-kept", **pair, **numbers, **ended.reason.noted())
 
     def stuck(self, round_: int, why: Reason) -> Reason | None:
-        """Why the job can never reach its goal; None if it can. Called after the fold of this
+        """Why the job can never reach its goal; None if it can. Call this after the fold of this
         round, which was ordered for the reason `why`."""
         if round_ == 0 or self._job.rounds is not None:
             return None

@@ -4,11 +4,10 @@
 order. It belongs to the latest round in which a server added it. Contributions of a removed member
 count until every server knows of the removal.*
 
-*A server's report covers the slices of which the server was the primary in the routing epoch of the
-report. The report is valid until the server becomes the primary of more slices. A server that is
-promoted may lack contributions that the former primary had reported and that are not folded yet.
-Such contributions are "owed": their workers send them again, and no round is folded until the new
-primary has reported them.*
+*A server's report covers the slices whose primary it was in the routing epoch of the report. It is
+valid until the server becomes the primary of more slices.* A promoted server may lack contributions
+that the former primary had reported and that are not folded yet. Such contributions are "owed":
+their workers send them again, and the lead orders no fold until the new primary has reported them.
 """
 
 import math
@@ -54,8 +53,8 @@ class _Sender:
     incomplete: int = 0
     """The number of contributions of this incarnation that are incomplete."""
     done: int = 0
-    """The highest sequence that is complete. Contributions become complete in the order of their
-    sequences, so this number is enough."""
+    """The highest complete sequence. Contributions become complete in the order of their sequences,
+    so this number is enough."""
 
 
 class _Partial(msgspec.Struct, gc=False):
@@ -81,20 +80,20 @@ class Contributions(msgspec.Struct):
     _senders: dict[tuple[int, int], _Sender] = {}
     _keeps: bool = False
     _complete: dict[_Key, _Partial] = {}
-    """Contributions that are complete but not folded yet; always empty if `keep_until_folded`
-    was not called."""
+    """Contributions that are complete but not folded yet. Always empty unless `keep_until_folded`
+    was called."""
     _rows: dict[int, tuple[int, dict[tuple[int, int], int]]] = {}
     """Per server: the epoch in which it became the primary of more slices, and for each member
     the last sequence that the server had at that time."""
     owed: dict[_Key, set[int]] = {}
-    """Contributions that were complete until slices got new primaries, each with the primaries
-    that lack it."""
+    """Contributions that were complete until slices got new primaries, each with the primaries that
+    lack the contribution."""
     _named_before: int = 0
     """Kind statistics: contributions that become complete now belong to this round or a later one.
-    The orders for all earlier folds did not name them."""
+    No order for an earlier fold named them."""
     _torn: int = -1
     _whole_from: int = 0
-    """Folds of earlier rounds than this one may contain a contribution in some slices only."""
+    """Folds before this round may contain a contribution in some slices only."""
 
     def keep_until_folded(self) -> None:
         """Remember complete contributions until they are folded, because a server that is promoted
@@ -109,12 +108,12 @@ class Contributions(msgspec.Struct):
 
     @property
     def any(self) -> bool:
-        """Whether some contribution is incomplete."""
+        """Whether any contribution is incomplete."""
         return bool(self._partial)
 
     def name(self, members: Iterable[MemberSpec], round_: int) -> tuple[Row, ...]:
-        """Kind statistics: the rows that the fold of this round must add up, for the order to the
-        servers. They are the last complete contribution of each member."""
+        """Kind statistics: the rows that the fold of this round must add up, one per member: its
+        last complete contribution. The order to the servers contains them."""
         self._named_before = round_ + 1
         return tuple(
             Row(each.worker, each.incarnation, self.done(each.worker, each.incarnation))
@@ -127,7 +126,7 @@ class Contributions(msgspec.Struct):
         return 0 if sender is None else sender.done
 
     def secured(self, worker: int, incarnation: int, folded: int) -> int:
-        """The last contribution of this member that is certainly in every slice, and on every copy:
+        """The last contribution of this member that every slice and every copy certainly contains:
         it is complete and, with rounds, in a fold up to the round `folded`."""
         open_ = (
             key[2]
@@ -154,19 +153,19 @@ class Contributions(msgspec.Struct):
         return None
 
     def on_trailer(self, message: Trailer, primary_since: PrimarySince) -> Complete | None:
-        """Take the trailer of a contribution. Returns the contribution if it is complete now."""
+        """Handle the trailer of a contribution. Returns the contribution if it is complete now."""
         key = message.worker, message.incarnation, message.sequence
         partial = self._partial.get(key)
         if partial is None:
             sender = self._sender(key)
             if message.sequence <= sender.done:
-                return None  # the contribution was counted before, and the worker has sent it again
+                return None  # the contribution has counted already; the worker has sent it again
             partial = self._begin(key, sender)
         partial.trailer = message
         return self._complete_if(key, partial, primary_since) if partial.reports else None
 
     def on_arrived(self, message: Arrived, primary_since: PrimarySince) -> Complete | None:
-        """Take a server's report of a contribution. Returns the contribution if it is complete
+        """Handle a server's report of a contribution. Returns the contribution if it is complete
         now."""
         key = message.worker, message.incarnation, message.sequence
         if self._complete and (complete := self._complete.get(key)) is not None:
@@ -190,7 +189,7 @@ class Contributions(msgspec.Struct):
         return self._complete_if(key, partial, primary_since)
 
     def _begin(self, key: _Key, sender: _Sender) -> _Partial:
-        """Begin the record of a contribution, at its first report or trailer."""
+        """Begin to track a contribution, at its first report or trailer."""
         sender.incomplete += 1
         partial = self._partial[key] = _Partial()
         if self._rows:
@@ -231,8 +230,8 @@ class Contributions(msgspec.Struct):
     def late(
         self, primary_since: PrimarySince, among: Container[int] | None = None
     ) -> tuple[set[int], set[int]]:
-        """The workers whose trailer has arrived although a server's report is missing, and the
-        servers that have not reported. `among`: consider only these workers."""
+        """The workers whose trailer has arrived while a server's report is missing, and the servers
+        that have not reported. `among`: consider only these workers."""
         workers, servers = set[int](), set[int]()
         for (worker, _, _), partial in self._partial.items():
             if partial.trailer is not None and (among is None or worker in among):
@@ -241,8 +240,8 @@ class Contributions(msgspec.Struct):
         return workers, servers
 
     def forget(self, worker: int, incarnation: int) -> None:
-        """Forget the incomplete contributions of a member. Every server knows that it was
-        removed."""
+        """Forget the incomplete contributions of a removed member, once every server knows of the
+        removal."""
         for key in [key for key in self._partial if key[:2] == (worker, incarnation)]:
             del self._partial[key]
         self._senders.pop((worker, incarnation), None)
@@ -251,7 +250,7 @@ class Contributions(msgspec.Struct):
             self.owed.pop(key, None)
 
     def excuse(self, worker: int, incarnation: int) -> None:
-        """Stop waiting for the contributions that a removed member was to send again."""
+        """Stop waiting for contributions that a removed member was to send again."""
         for key in [key for key in self.owed if key[:2] == (worker, incarnation)]:
             del self.owed[key]
             if self._complete[key].round < self._named_before:
@@ -259,14 +258,12 @@ class Contributions(msgspec.Struct):
 
     def torn(self, round_: int) -> bool:
         """Kind statistics: whether the version of this round may contain a contribution in some
-        slices but not in others. This happens if three things follow each other: the fold names the
-        contribution, a server that has it dies, and the worker dies before it can send the
-        contribution again."""
+        slices only. That takes three events: the fold names the contribution, a server that has it
+        dies, and the worker dies before it sends the contribution again."""
         return self._torn == round_
 
     def on_folded(self, round_: int) -> None:
-        """Forget the contributions in this round. Every primary has folded it, and every replica
-        has made the fold too."""
+        """Forget the contributions in this round. Every primary and every replica has folded it."""
         kept = {key: each for key, each in self._complete.items() if each.round > round_}
         self._complete = kept
         if self.owed:
@@ -276,7 +273,7 @@ class Contributions(msgspec.Struct):
         self, primary_since: PrimarySince, rows: Mapping[int, tuple[Row, ...]], routing: int
     ) -> list[Complete]:
         """Apply the routes of this epoch, which every server follows now. `rows`: per server, the
-        contributions that it has. Returns the contributions that have become complete."""
+        contributions that it has. Returns the contributions that this completes."""
         for server in primary_since:
             last = {(row.worker, row.incarnation): row.sequence for row in rows[server]}
             self._rows[server] = (routing, last)
@@ -295,9 +292,9 @@ class Contributions(msgspec.Struct):
         return done
 
     def split(self, round_: int) -> bool:
-        """Whether the fold of this round contains a contribution on some servers and not on others,
-        or one that is not complete yet. Call this when every server has reported the contributions
-        in that fold."""
+        """Whether the fold of this round contains a contribution that only some servers have
+        folded, or one that is not complete yet. Call this when every server has reported the
+        contributions in that fold."""
         if self._named_before:
             # a fold of kind statistics names its contributions, so all servers fold the same ones
             return False
@@ -323,14 +320,14 @@ class Contributions(msgspec.Struct):
 
 
 class InFlight(msgspec.Struct):
-    """Which workers have as many contributions in flight as they may have. A contribution is in
-    flight from its trailer until it is complete."""
+    """Finds the workers that have as many contributions in flight as they may have. A contribution
+    is in flight from its trailer until it is complete."""
 
     _most: int
     _sequences: dict[tuple[int, int], set[int]] = {}
     """Per member, the sequences in flight."""
     _full_ns: dict[tuple[int, int], int] = {}
-    """Per member that may send no further contribution now: since when."""
+    """Per member that must not send another contribution now: since when."""
 
     def sent(self, worker: int, incarnation: int, sequence: int, now_ns: int) -> None:
         key = worker, incarnation
@@ -352,7 +349,7 @@ class InFlight(msgspec.Struct):
         self._full_ns.pop((worker, incarnation), None)
 
     def full(self) -> tuple[set[int], int] | None:
-        """The workers that may send no further contribution now, and since when the first of them
+        """The workers that must not send another contribution now, and since when the first of them
         waits; None if there are none."""
         if not self._full_ns:
             return None
@@ -360,8 +357,7 @@ class InFlight(msgspec.Struct):
 
 
 def clamp(report: ContributionReport) -> ContributionReport:
-    """The report, with infinity instead of an objective or a probe value that is too large to
-    calculate with.
+    """Replace an objective or a probe value that is too large to calculate with by infinity.
 
     A diverging run in double precision may report 1e200, and Python raises an error when it squares
     such a number. The decoder accepts these values, because the lead needs them to judge whether

@@ -1,5 +1,5 @@
-"""Follows a contribution through the lead. Reports and trailer make it complete; then it counts for
-the job's progress, and the policy learns of it.
+"""Follows a contribution through the lead. Reports and the trailer make it complete. Then it counts
+for the job's progress, and the policy is told of it.
 
 *A contribution counts once, when it is complete. Its points then count as visited, and the lease
 that it names is confirmed.*
@@ -22,10 +22,10 @@ from polyrhythm.wire import messages as m
 
 class CountingState(msgspec.Struct):
     reports: dict[tuple[int, int], m.Abstained] = {}
-    """Per member, a report of visited points. It is kept until the contributions with the steps
-    that used these points are complete."""
+    """Per member, a report of visited points. It waits until the contributions with the steps that
+    used these points are complete."""
     noted: set[int] = set()
-    """Workers of which the journal already says that they have no points to visit."""
+    """Workers about which the journal already says that they have no points to visit."""
 
 
 class Counting:
@@ -56,7 +56,8 @@ class Counting:
             self.count(complete, member, now_ns)
 
     def on_arrived(self, message: m.Arrived, member: Member | None, now_ns: int) -> None:
-        """Take a server's report of a contribution; `member` is None if its sender was removed."""
+        """Handle a server's report of a contribution; `member` is None if its sender was
+        removed."""
         self._mode.on_reported(message.server)
         owed = bool(self._contributions.owed)
         complete = self._contributions.on_arrived(message, self._routing.primary_since)
@@ -87,17 +88,16 @@ class Counting:
         self._mode.on_counted(now_ns)
 
     def _terminate(self, why: str, now_ns: int) -> None:
-        """End the job, because the evaluator has found that the parameters of its algorithm are
-        final. The job ends with the fold that contains these parameters. It does not wait for the
-        points of the open round, because the final parameters were computed from a sum over all
-        points."""
+        """End the job: the evaluator has found that the parameters of its algorithm are final. The
+        job ends with the fold that contains these parameters. It does not wait for the points of
+        the open round, because the final parameters come from a sum over all points."""
         if not self._ending.begun and not self._stopping.asked:
             self._stopping.at_once = True
             self._stopping.reason = Reason("goal", {"goal": "terminated", "why": plain(why)})
             self._mode.stop(now_ns)
 
     def on_abstained(self, message: m.Abstained, member: Member, now_ns: int) -> None:
-        """Take the message of a member that contributes nothing to this round, because it has no
+        """Handle the message of a member that contributes nothing to this round, because it has no
         points to visit or leaves its contribution out."""
         member.resting = True
         if message.skipped is None:
@@ -126,13 +126,13 @@ class Counting:
         self._mode.end_if_idle(now_ns)
 
     def _skip(self, message: m.Abstained, member: Member, now_ns: int) -> bool:
-        """Leave out a contribution at its member's request. The round goes on without it, and the
-        member is left out of the round's mean. So the step does not become smaller, as it does when
-        a worker has visited all of its points. Returns False if the job ends."""
+        """Leave out a contribution at its member's request. The round continues without it, and its
+        mean does not count the member. So the step keeps its size; it shrinks only when a worker
+        has visited all of its points. Returns False if the job ends."""
         assert message.skipped is not None
         count, in_vain = self._progress.skip(message, self._commit(message))
-        # The journal gets a line for the first, the tenth and the hundredth contribution that is
-        # left out, and so on.
+        # The journal mentions the first, the tenth, the hundredth contribution that is left out,
+        # and so on.
         if str(count).strip("0") == "1":
             fields = plain_reason(message.skipped).fields
             self._outbox.note(
@@ -157,21 +157,21 @@ class Counting:
             return 0
         holder = (message.worker, message.incarnation)
         visited = m.ContributionReport(progress=message.progress, lease=message.lease)
-        # the message may belong to the next fold, and not to the one under way
+        # the message may belong to the next fold instead of the one under way
         ahead = self._rounds.folding and message.round > self._rounds.round
         return self._leasing.commit(holder, visited, ahead=ahead)
 
     def forget(self, removed: Collection[tuple[int, int]]) -> None:
-        """Forget members of whose removal every server knows."""
+        """Forget members once every server knows of their removal."""
         for worker, incarnation in removed:
             self._contributions.forget(worker, incarnation)
         self._plan.lose(removed)
 
     def _note_without_points(self, member: Member) -> None:
-        """Write to the journal, once per worker, that a worker has never had a point to visit."""
+        """Write to the journal, once per worker, that a worker has had no point to visit."""
         worker = member.worker
         new = worker not in self._progress.accounting.workers and worker not in self._noted
-        # while chunks move, one of them may be on its way to this worker
+        # a moving chunk may go to this worker
         if new and not self._plan.moves:
             self._noted.add(worker)
             self._outbox.note("no-points", worker=worker, name=member.name)

@@ -1,7 +1,6 @@
 """`Rounds` keeps the state of the open round and of the fold that closes it. `Folds` asks the
-policy and sends the lead's orders. The mode (`modes.py`) decides when a fold is ordered and when it
-is complete.
-"""
+policy and sends the lead's orders. The mode (`modes.py`) decides when to order a fold and when the
+fold is complete."""
 
 from collections.abc import Callable
 
@@ -35,23 +34,23 @@ class Rounds(msgspec.Struct):
     wake_ns: int | None = None
     """The time at which the policy must be asked again, even if no event comes before it."""
     whole_only: bool = False
-    """Kind statistics: whether a worker keeps its parameters if points are missing from the sum in
-    the present version."""
+    """Kind statistics: whether workers keep their parameters when the sum of the present version
+    lacks points."""
     release: frozenset[int] = frozenset()
     """The workers that continue when the fold is complete."""
     readers: frozenset[int] = frozenset()
-    """The workers to which the new version is pushed."""
+    """The workers that receive the new version without a request."""
     members: tuple[MemberSpec, ...] = ()
     """The members that the servers know of."""
     enlisted: frozenset[tuple[int, int]] = frozenset()
     """The members in `members`, as pairs of worker and incarnation. Only these workers can read
     the version."""
     moved_ns: int = 0
-    """When the last contribution was completed, or the last fold was ordered."""
+    """When the last contribution became complete, or the last fold was ordered."""
     folds: dict[int, int] = {}
-    """Per server, how many of its folds contained a contribution."""
+    """Per server, how many folds on it contained a contribution."""
     resting: int = 0
-    """How many workers that had contributed before abstained from the last fold."""
+    """How many workers abstained from the last fold although they had contributed before."""
     taking_part: float = 1.0
     """The share of the workers with points that contributed to the last fold."""
     share: float = 1.0
@@ -69,13 +68,13 @@ class Rounds(msgspec.Struct):
     """Whether every primary has answered the fold under way, and slices get new primaries before it
     is over."""
     _arrived: dict[int, float] = {}
-    """The workers whose contribution was completed since the last fold was ordered, in the
-    order of completion. Per worker, the points of the contribution as a share of a whole batch."""
+    """The workers whose contribution became complete since the last fold was ordered, in that
+    order. Per worker, the points of the contribution as a share of a whole batch."""
     _order: tuple[int, ...] = ()
-    """The workers that contributed to the last fold; the last to arrive comes first."""
+    """The workers that contributed to the last fold. The last to arrive comes first."""
     _rested: set[int] = set()
-    """The workers that have contributed at some time, and have abstained since the last fold
-    was ordered."""
+    """The workers that have contributed before, and have abstained since the last fold was
+    ordered."""
     _contributed: set[int] = set()
     """The workers that have ever contributed."""
 
@@ -95,8 +94,8 @@ class Rounds(msgspec.Struct):
         return self.round if self._folding is None or self._kept_open else self.round - 1
 
     def keep_open(self) -> None:
-        """Do not release workers yet, although every primary has folded, because slices get new
-        primaries first."""
+        """Keep workers waiting although every primary has folded: slices get new primaries
+        first."""
         self._folding, self._kept_open = set(), True
 
     def begin_fold(
@@ -125,8 +124,8 @@ class Rounds(msgspec.Struct):
         self._folding = set()
 
     def on_arrived(self, worker: int, round_: int, part: float = 1.0) -> None:
-        """Note a complete contribution. It is ignored if the last fold contained it. `part`: its
-        points as a share of a whole batch."""
+        """Note a complete contribution, unless the last fold contained it. `part`: its points as a
+        share of a whole batch."""
         self._contributed.add(worker)
         if round_ > self.round:
             self._arrived.pop(worker, None)
@@ -137,8 +136,8 @@ class Rounds(msgspec.Struct):
             self._rested.add(worker)
 
     def on_left(self, worker: int) -> None:
-        """Note the removal of a worker: it does not count as resting any more, but its
-        contributions still count."""
+        """Note the removal of a worker. It no longer counts as resting, but its contributions still
+        count."""
         self._rested.discard(worker)
 
     def _share(self) -> float:
@@ -146,8 +145,8 @@ class Rounds(msgspec.Struct):
         its points still counts in the mean, with a change of zero.* If it did not count, steps
         would become noisier: when only one worker is left, the step would use one batch, but with
         the learning rate that was chosen for the batches of all workers. A worker that never had
-        any points does not count. For the same reason a round that the clock ends before its
-        workers have visited a whole batch each makes a part of a step."""
+        any points does not count. For the same reason, a round that the clock ends before every
+        worker has visited a whole batch makes a part of a step."""
         self.resting = len(self._rested.difference(self._arrived))
         contributed = len(self._arrived)
         self.taking_part = contributed / (contributed + self.resting) if contributed else 1.0
@@ -155,14 +154,14 @@ class Rounds(msgspec.Struct):
         return min(1.0, parts / (contributed + self.resting)) if contributed else 1.0
 
     def awaits(self, worker: int) -> bool:
-        """Whether this worker waits for the present version, because its contribution is in the
-        fold before it. After a stop that did not wait, the fold may lack contributions of workers
-        that still compute."""
+        """Whether this worker waits for the present version: the fold that made it contains the
+        worker's contribution. After a stop that did not wait, the fold may lack contributions of
+        workers that still compute."""
         return worker in self._order
 
     def last_first(self, workers: frozenset[int]) -> list[int]:
-        """The workers in the order of their release: the last to arrive is released first, because
-        the next round is likely to wait for it again."""
+        """The workers in the order of their release. The last to arrive is released first, because
+        the next round will probably wait for it again."""
         arrived = [worker for worker in self._order if worker in workers]
         return [*arrived, *sorted(workers.difference(arrived))]
 
@@ -177,8 +176,8 @@ class Rounds(msgspec.Struct):
         return self._close_if(primaries)
 
     def on_answered(self, message: Folded) -> None:
-        """Note that a server has answered the fold while primaries change. The fold can be complete
-        only after that change."""
+        """Note that a server has answered the fold while primaries change. The fold can become
+        complete only after that change."""
         if self._folding is not None and message.round == self.round:
             self._folding.add(message.server)
 
@@ -210,7 +209,7 @@ class Rounds(msgspec.Struct):
         self.folds[server] = self.folds.get(server, 0) + 1
 
     def part_of(self, worker: int) -> tuple[int, int]:
-        """A member's rank and the number of members, for work that all members divide; (0, 0) for a
+        """A member's rank and the number of members, for work that all members share; (0, 0) for a
         worker that the servers do not know."""
         rank = self.rank_of(worker)
         return (0, 0) if self._ranks is None or rank < 0 else (rank, len(self._ranks))
@@ -230,11 +229,11 @@ class Rounds(msgspec.Struct):
 class Folds:
     """Asks the policy, and sends `Fold` to servers and `Release` and `Pause` to members.
 
-    *Workers are released when every primary has folded. The new version is pushed only to workers
-    that were members at the fold before this one. A new member pulls its first version, because a
-    pushed version could arrive before the routes.*
+    *Workers are released when every primary has folded. Servers publish the new version only to
+    workers that were members at the previous fold. A new member pulls its first version, because a
+    published version could arrive before the routes.*
 
-    Without rounds a fold changes no parameters: it tells the servers which workers are members.
+    Without rounds a fold changes no parameters. It tells the servers which workers are members.
     """
 
     def __init__(
@@ -261,8 +260,8 @@ class Folds:
         self._contributions = contributions
 
     def consult(self, event: sync.PolicyEvent, now_ns: int) -> sync.Decision:
-        """Ask the policy. If it decides to pause the workers, or has changed a parameter, send the
-        pause and write to the journal. The caller carries out the fold or the release."""
+        """Ask the policy. If it wants to pause the workers, or has changed a parameter, send the
+        pause and write to the journal. The caller performs the fold or the release."""
         decision = self._policy.on(event, now_ns)
         self._rounds.wake_ns = decision.wake_at
         if decision.pause:
@@ -272,12 +271,12 @@ class Folds:
         return decision
 
     def note(self, change: Reason) -> None:
-        """Write to the journal which of the policy's parameters has changed."""
+        """Write to the journal which of its parameters the policy has changed."""
         self._outbox.note("policy", **change.noted())
 
     def hold(self, whole_only: bool, change: Reason | None) -> None:
-        """Kind statistics: decide whether workers keep their parameters while points are missing
-        from the sum. The releases tell the workers; the journal gets a line if this changes."""
+        """Kind statistics: decide whether workers keep their parameters while the sum lacks points.
+        The releases tell the workers. A change is written to the journal."""
         self._rounds.whole_only = whole_only
         if change is not None:
             self._outbox.note("m-steps", **change.noted())
@@ -289,8 +288,8 @@ class Folds:
         self._rounds.begin_fold(release, reason, self._view.specs(), now_ns)
 
     def send(self, *, readers: tuple[int, ...] = (), share: float = 1.0, last: bool) -> None:
-        """Order the fold that was begun. `readers`: workers to which the new version is pushed.
-        `last`: servers fold nothing after this fold."""
+        """Order the fold that was begun. `readers`: the workers that receive the new version
+        without a request. `last`: servers fold nothing after this fold."""
         fold = self._rounds.fold = m.Fold(
             term=self._outbox.seat.term,
             view=self._view.epoch,
@@ -305,15 +304,16 @@ class Folds:
         self._outbox.tell_servers(fold, self._routing.primaries)
 
     def _rows(self) -> tuple[m.Row, ...]:
-        """Kind statistics: the rows that make up the version: for each member, its last complete
+        """Kind statistics: the rows of the version. For each member: its last complete
         contribution, which every primary has."""
         if self._contributions is None:
             return ()
         return self._contributions.name(self._rounds.members, self._rounds.round)
 
     def send_again(self) -> None:
-        """Repeat the order to all primaries that have not answered it. A server that has just become
-        a primary, or has got more slices, may not have received the order for all of its slices."""
+        """Repeat the order to all primaries that have not answered it. A server that is a new
+        primary, or the primary of more slices than before, may lack the order for some of its
+        slices."""
         fold = self._rounds.fold
         assert fold is not None
         self._outbox.tell_servers(fold, self._rounds.late(self._routing.primaries))
@@ -328,13 +328,13 @@ class Folds:
                 self._outbox.tell(member, m.Pause(**identity, round=self._rounds.round + 1))
 
     def release(self, release: frozenset[int], readers: frozenset[int]) -> None:
-        """Let these workers continue. The new version is pushed to `readers`; the other workers
+        """Let these workers continue. Servers send the new version to `readers`; the other workers
         pull it."""
         at, enlisted, common = self._view.at, self._rounds.enlisted, self._release_of_all()
         for worker in self._rounds.last_first(release):
             member = at(worker)
             # Servers learn with the next fold that a worker has rejoined during this fold. Until
-            # then it cannot read a version, so it is not released.
+            # then it cannot read a version, so do not release it.
             if member is not None and member.key in enlisted:
                 member.resting = False
                 self._send_release(member, readers, common)
@@ -342,8 +342,8 @@ class Folds:
     def _share(self, member: Member, terms: sync.RoundTerms) -> tuple[int, int]:
         """The member's part of the probe sample, as (part, number of parts); (0, 0) if it evaluates
         none. *Together the members evaluate every point whose position is a multiple of
-        `probe_parts`. This does not depend on the number of members, because the objective is also
-        compared across joins and leaves.*"""
+        `probe_parts`, whatever their number is. So objectives before and after a join or a leave
+        can be compared.*"""
         part, parts = self._rounds.part_of(member.worker) if terms.probe else (0, 0)
         return part * terms.probe_parts, parts * terms.probe_parts
 
@@ -352,7 +352,7 @@ class Folds:
         self._send_release(member, self._rounds.readers, self._release_of_all(stop=True))
 
     def _release_of_all(self, *, stop: bool = False) -> m.Release:
-        """What the releases of all members have in common."""
+        """The fields that the releases of all members have in common."""
         torn = self._contributions is not None and self._contributions.torn(self._rounds.round)
         return m.Release(
             term=self._outbox.seat.term,
@@ -382,7 +382,8 @@ class Folds:
         self._outbox.tell(member, release)
 
     def tell_progress(self, member: Member) -> None:
-        """Tell a member that is not released after its contribution how far the job has come."""
+        """Tell a member the progress of the job, if its contribution is not answered by a
+        release."""
         identity, rank = self._outbox.identity(member), self._rounds.rank_of(member.worker)
         message = m.Progressed(**identity, progress=self._progress.told(), rank=rank)
         self._outbox.tell(member, message)

@@ -1,7 +1,7 @@
 """The two modes in which contributions become part of the parameters: by rounds, or on arrival.
 
-The policy's traits decide which mode a job has. The other parts of the lead call the mode through
-this interface, and do not ask which of the two it is (decision 041).
+The policy's traits decide the mode of a job. The other parts of the lead call the mode through this
+interface, and do not ask which of the two it is (decision 041).
 """
 
 from collections.abc import Mapping
@@ -28,28 +28,26 @@ from polyrhythm.wire.messages import (
 
 _ON_ARRIVAL = Reason("on-arrival")
 _TELL_EVERY_NS = 5 * 10**7
-"""A worker that is not released after its contributions is told the job's progress at most this
-often."""
+"""The shortest time between two progress messages to a worker that is not released after its
+contributions."""
 
 
 class ByArrivalState(msgspec.Struct, tag=True):
     equivalents: RoundEquivalents
     in_flight: InFlight
     told_ns: dict[int, int] = {}
-    """Per worker, when it was last told the progress. Used if workers are not released."""
+    """Per worker, when it was last told the progress. Used only if workers are not released."""
     last: bool = False
-    """Whether the last fold was ordered: servers fold nothing after it."""
+    """Whether the last fold was ordered. Servers fold nothing after it."""
 
 
 class ByArrival:
-    """Implements `modes.Mode`.
-
-    On arrival: each server folds a contribution when it arrives, and workers need not wait for
-    others.
+    """On arrival: each server folds a contribution when it arrives, and workers need not wait for
+    others. Implements `modes.Mode`.
 
     *A `Fold` of the lead changes no parameters in this mode. The lead sends it when the view
-    changes, so that every server learns the members, and a last time when a goal is reached, so
-    that servers stop folding.*
+    changes, so that every server knows the members. It sends the last one when a goal is reached,
+    so that servers stop folding.*
     """
 
     withholds: ClassVar[bool] = True
@@ -128,8 +126,8 @@ class ByArrival:
         if decision.fold:
             self.fold(decision.release, decision.reason, now_ns)
         elif decision.release:
-            # The worker that has just contributed has already asked for the parameters: its contribution
-            # is also its request.
+            # The worker that has just contributed has already requested the parameters: its
+            # contribution is also its request.
             asked = sync.NO_WORKERS
             if isinstance(event, sync.MemberContributed):
                 asked = frozenset((event.worker,))
@@ -142,8 +140,8 @@ class ByArrival:
 
     def end_if_idle(self, now_ns: int) -> None:
         """End the job if every member rests, no contribution is in flight, no chunk moves and no
-        view change is under way. *The goal may be reached without another contribution: points that
-        are lost with their worker do not count any more.*"""
+        view change is under way. *The goal may be reached without another contribution, because
+        points that are lost with their worker no longer count.*"""
         if self._contributions.any or self._plan.moves:
             return
         over = self._ending.begun or not len(self._view)
@@ -165,7 +163,7 @@ class ByArrival:
         self._end_with_fold(self._progress.judged(stopped), now_ns)
 
     def stop_waiting(self, now_ns: int) -> None:
-        """Do nothing: in this mode a stop does not wait for a round."""
+        """Does nothing: in this mode a stop waits for no round."""
 
     def _end_with_fold(self, reason: Reason, now_ns: int) -> None:
         self._ending.goal = reason
@@ -193,11 +191,11 @@ class ByArrival:
 
     def on_closed(self, now_ns: int) -> None:
         if self._ending.goal is not None and not self._ending.decided and not self._state.last:
-            # The goal was reached during a view change, which is over now: order the last fold.
+            # The goal was reached during a view change, which is complete now: order the last fold.
             self._fold_last(self._ending.goal, now_ns)
 
     def on_released(self, now_ns: int) -> None:
-        """Do nothing: a goal ends the job with its own fold."""
+        """Does nothing: in this mode a goal orders its own fold."""
 
     def recount(self, versions: Mapping[int, int]) -> bool:
         rounds, primaries = self._rounds, self._routing.primaries
@@ -209,19 +207,19 @@ class ByArrival:
         return False
 
     def repaid(self, now_ns: int) -> None:
-        """Do nothing: a contribution is folded at once, so no fold waits for contributions that
-        workers send again."""
+        """Does nothing: servers fold a contribution at once, so no fold waits for contributions
+        that workers send again."""
 
     def resume(self, now_ns: int) -> None:
-        """Do nothing: a `Fold` does not wait for new routes."""
+        """Does nothing: a `Fold` does not wait for new routes."""
 
     def on_learned(self, now_ns: int) -> None:
         if not self._ending.begun:
             self._servers.advance(now_ns)
 
     def waiting(self) -> Waiting | None:
-        """Workers with as many contributions in flight as they may have wait until servers
-        acknowledge some."""
+        """The wait of workers that have as many contributions in flight as they may have, until
+        servers acknowledge some."""
         full = self._in_flight.full()
         if full is None:
             return None
@@ -236,18 +234,18 @@ class ByArrival:
 
 MANY_MISSING = 0.05
 """A hold (see `MStepHold`) is written to the journal if more than this share of the points is
-missing. A chunk that moves from a slow worker to a fast one is about 1% of the points, and is
-missing from one version only."""
+missing. A single chunk that moves is about 1% of the points, and is missing from one version
+only."""
 MOST_PASSES = 2
 """A hold ends at the latest after this many passes. The workers that received the missing points
-visit them first. If all workers are equally fast, that takes less than one pass; the second pass
+visit them first, which takes less than one pass if all workers are equally fast. The second pass
 leaves time for slow workers."""
 
 
 class SummedPoints(msgspec.Struct, frozen=True):
     """How complete the sum of a version is. `points`: the number of points in the data set.
-    `missing`: how many of them are not in the sum. `visited`: how many points were visited since
-    the job began."""
+    `missing`: how many of them the sum lacks. `visited`: how many points were visited since the job
+    began."""
 
     points: int
     missing: int
@@ -258,44 +256,46 @@ class MStepHold(msgspec.Struct):
     """Kind statistics: decides whether workers may compute new parameters (an M-step) from a sum
     that lacks points.
 
-    The servers keep a sum for each worker, its row. When a worker dies, its row leaves the total,
-    and its points are missing until their new holders have visited them. Points that move with
-    their memory are missing for one or two versions. An M-step finds the best parameters for the
-    points in the total. If points are missing, it may make the objective over all points worse. If
-    the data set is sorted by value, it would even move the centres of whole clusters.
+    An M-step finds the best parameters for the points in the sum. If points are missing, it may
+    make the objective over all points worse. In a data set that is sorted by value, it would even
+    move the centres of whole clusters.
 
-    *So M-steps are put on hold when points are missing from a total that contained all points
-    before: workers keep their parameters. Therefore the objective over all points never gets worse
-    (FSP's Theorem 2).* At the beginning of a job there is no hold, because parameters from some of
-    the points are better than the initial ones.
+    *So the lead puts M-steps on hold when a sum lacks points after an earlier sum contained all of
+    them: workers then keep their parameters. Therefore the objective over all points never gets
+    worse (FSP's Theorem 2).* At the beginning of a job there is no hold, because parameters from
+    some of the points are better than the initial ones.
 
-    With every version the lead says whether workers need a total over all points. Workers find out
-    from the total itself whether it is complete, because the lead does not know in which version
-    the holder of a moving chunk subtracts its points.
+    Points are missing for two reasons. When a worker dies, its row leaves the sum, and its points
+    are missing until their new holders have visited them. Points that move with their memory are
+    missing for one or two versions.
 
-    *A hold always ends when as many points were visited as the data set has in two passes. The next
-    hold begins only after a total has contained all points again.*
+    With every version the lead says whether workers need a complete sum. Workers find out from the
+    sum itself whether it is complete: the lead does not know in which version the holder of a
+    moving chunk subtracts its points.
+
+    *A hold ends at the latest when as many points were visited as two passes have. The next hold
+    begins only after a complete sum.*
     """
 
     _was_whole: bool = False
-    """Whether the sum has contained all points since the job began, or since a hold ended without
-    them."""
+    """Whether the sum has contained all points since the job began, or since a hold ended while
+    points were missing."""
     _since: int | None = None
-    """How many points had been visited when the hold began; None if M-steps are not held."""
+    """How many points had been visited when the hold began; None if there is no hold."""
     _versions: int = 0
-    """How many versions were made during this hold. Workers compute no parameters from them."""
+    """How many versions were made during this hold. Workers compute no parameters from these
+    versions."""
     _said: bool = False
-    """Whether the journal says that this hold has begun, because many points were missing."""
+    """Whether the journal mentions the beginning of this hold, because many points were missing."""
 
     @property
     def whole_only(self) -> bool:
-        """Whether workers make no M-step on the version that was decided last if it lacks
-        points."""
+        """Whether workers make no M-step on the last decided version if it lacks points."""
         return self._was_whole
 
     def decide(self, found: SummedPoints) -> Reason | None:
-        """Decide whether M-steps are put on hold, for a version with this sum. Returns the reason
-        if this changes, unless only a few points were missing for a moment."""
+        """Decide whether M-steps are on hold for a version with this sum. Returns the reason if
+        that changes, unless only a few points were missing briefly."""
         numbers = {"absent": found.missing, "points": found.points}
         whole = found.points > 0 and not found.missing
         self._was_whole = self._was_whole or whole
@@ -322,26 +322,24 @@ class ByRoundsState(msgspec.Struct, tag=True):
     based_on_whole: bool = True
     """Kind statistics: whether a version is complete. A complete version lacks no moving point and,
     after a goal in passes, no point of a member that has left. `whole` is about the version of the
-    last fold that was ordered, `based_on_whole` about the version before it. *When a goal is
-    reached, one more fold follows, with the parameters that the evaluator has computed from the
-    previous version. If that version was not complete, further folds follow.*"""
+    last ordered fold, `based_on_whole` about the version before it. *When a goal is reached, one
+    more fold follows, with the parameters that the evaluator has computed from the previous
+    version. If that version was not complete, further folds follow.*"""
     hold: MStepHold = msgspec.field(default_factory=MStepHold)
     noted_share: float = 1.0
-    """The smallest share of a full optimizer step that was written to the journal so far."""
+    """The smallest share of a full optimizer step that the journal mentions so far."""
     postponed: tuple[frozenset[int], Reason] | None = None
-    """A fold that was decided but has to wait, either for new routes or for contributions that
+    """A fold that was decided but must wait, either for new routes or for contributions that
     workers send again."""
 
 
 class ByRounds:
-    """Implements `modes.Mode`.
+    """By rounds: servers collect the contributions of a round, and fold them when the lead orders
+    it. Implements `modes.Mode`.
 
-    By rounds: servers collect the contributions of a round, and fold them when the lead orders it.
-
-    *A fold waits while slices change their primary, and while workers still have to send
-    contributions again to a server that was promoted. Otherwise servers would fold different sets
-    of contributions in the same round.* It also waits while a worker shares the version before it
-    (`sharing.py`).
+    *A fold waits while slices change their primary, and while workers must send contributions again
+    to a promoted server. Otherwise servers would fold different sets of contributions in one
+    round.* It also waits while a worker shares the previous version (`sharing.py`).
     """
 
     withholds: ClassVar[bool] = False
@@ -350,8 +348,7 @@ class ByRounds:
     def __init__(self, state: ByRoundsState, parts: Parts) -> None:
         self._state = state
         self._before = parts.job.resume_round
-        """The number of rounds that were folded before the checkpoint from which the job
-        resumed."""
+        """The number of rounds folded before the checkpoint from which the job resumed."""
         self._rounds = parts.rounds
         self._routing = parts.routing
         self._contributions = parts.contributions
@@ -382,11 +379,11 @@ class ByRounds:
     # -- contributions -------------------------------------------------------------------------
 
     def on_trailer(self, trailer: Trailer, now_ns: int) -> None:
-        """Do nothing: a worker waits for the fold, so it never has more than one contribution in
+        """Does nothing: a worker waits for the fold, so it never has more than one contribution in
         flight."""
 
     def on_reported(self, server: int) -> None:
-        """Do nothing: servers report with `Folded` what they have folded."""
+        """Does nothing: servers report with `Folded` what they have folded."""
 
     def complete(self, complete: Complete) -> bool:
         rounds, round_ = self._rounds, complete.round
@@ -399,13 +396,13 @@ class ByRounds:
         return report.weight / report.batch if self._sums_parts and report.batch else 1.0
 
     def tell(self, member: Member, now_ns: int) -> None:
-        """Do nothing: every release tells the progress."""
+        """Does nothing: every release tells the progress."""
 
     def on_counted(self, now_ns: int) -> None:
-        """Do nothing: goals are checked when a round is folded."""
+        """Does nothing: goals are checked after the fold of a round."""
 
     def forget(self, worker: int, incarnation: int) -> None:
-        """Do nothing: this mode does not track contributions in flight."""
+        """Does nothing: this mode does not track contributions in flight."""
 
     # -- the policy ----------------------------------------------------------------------------
 
@@ -419,10 +416,10 @@ class ByRounds:
             self._folds.release(decision.release, sync.NO_WORKERS)
 
     def call_back(self, member: Member, now_ns: int) -> None:
-        """Do nothing: the next round releases every member."""
+        """Does nothing: the next round releases every member."""
 
     def end_if_idle(self, now_ns: int) -> None:
-        """Do nothing: rounds without a contribution are counted when they are folded."""
+        """Does nothing: rounds without a contribution are counted after their folds."""
 
     # -- a stop on request ---------------------------------------------------------------------
 
@@ -432,8 +429,8 @@ class ByRounds:
         self._folds.pause()
 
     def stop_waiting(self, now_ns: int) -> None:
-        """Fold the open round with the contributions that it has. The new version is pushed to no
-        worker, because a worker that is computing would drop it; all workers pull it instead."""
+        """Fold the open round with the contributions that it has. All workers pull the new version:
+        a worker that computes would drop a version that it did not request."""
         self._stopping.on_last_fold()
         self._stopping.at_once = True
         if not self._ending.begun and not self._rounds.folding:
@@ -498,8 +495,8 @@ class ByRounds:
             self._ending.finish(trouble, self.done, now_ns, failed=True)
 
     def _close(self, goal: Reason) -> None:
-        """Kind statistics: end the job if the parameters in the last fold were computed from a
-        version that lacks no moving point."""
+        """Kind statistics: end the job if the parameters in the last fold come from a version that
+        lacks no moving point."""
         stopping = self._stopping
         goal = stopping.goal or goal
         if stopping.asked and (self._state.based_on_whole or stopping.at_once):
@@ -543,7 +540,7 @@ class ByRounds:
             self.fold(release, reason, now_ns)
 
     def on_learned(self, now_ns: int) -> None:
-        """Do nothing: learners are promoted after a fold."""
+        """Does nothing: learners are promoted after a fold."""
 
     def waiting(self) -> Waiting | None:
         if self._state.postponed is None or not self._sharing.pending:
@@ -554,17 +551,17 @@ class ByRounds:
 
 class Mode(Protocol):
     withholds: ClassVar[bool]
-    """Whether workers must withhold contributions before a cut. With rounds they need not, because
-    a fold separates the contributions before it from those after it."""
+    """Whether workers must withhold contributions before a cut. With rounds they need not: a fold
+    separates the contributions before it from those after it."""
     promotes_in_folds: ClassVar[bool]
-    """Whether slices get new primaries only in the middle of a fold, when every primary has folded and
+    """Whether slices get new primaries only in the middle of a fold: every primary has folded, and
     no worker is released yet."""
     part: float
-    """The fraction of the next round equivalent that is done; always 0 in the mode with rounds."""
+    """The completed fraction of the next round equivalent; with rounds always 0."""
 
     @property
     def done(self) -> int:
-        """How many rounds (on arrival: round equivalents) are folded or being folded."""
+        """The number of rounds (on arrival: round equivalents) that are folded or being folded."""
 
     # -- contributions -------------------------------------------------------------------------
 
@@ -575,18 +572,18 @@ class Mode(Protocol):
         """Note that a server has reported a contribution."""
 
     def complete(self, complete: Complete) -> bool:
-        """Handle a contribution that is complete, and tell the policy of it. Returns
-        whether it belongs to the next fold instead of the fold under way."""
+        """Handle a complete contribution, and tell the policy of it. Returns whether it belongs to
+        the next fold instead of the fold under way."""
 
     def tell(self, member: Member, now_ns: int) -> None:
-        """Tell a member how far the job has come, unless its release tells it. A contribution of
-        the member is complete, and the policy knows of it."""
+        """Tell a member the progress of the job, unless its release tells it. Call this when a
+        contribution of the member is complete and the policy knows of it."""
 
     def on_counted(self, now_ns: int) -> None:
-        """Check the goals, after the policy has handled a complete contribution."""
+        """Check the goals after the policy has handled a complete contribution."""
 
     def forget(self, worker: int, incarnation: int) -> None:
-        """Forget what this mode knows of a member that was removed."""
+        """Forget a removed member."""
 
     # -- the policy ----------------------------------------------------------------------------
 
@@ -594,7 +591,7 @@ class Mode(Protocol):
         """Ask the policy, and carry out its decision, unless the job is ending."""
 
     def call_back(self, member: Member, now_ns: int) -> None:
-        """Let a member that abstained continue, because it may have chunks to visit now."""
+        """Let a member continue that abstained: it may have chunks to visit now."""
 
     def end_if_idle(self, now_ns: int) -> None:
         """End the job if no member can contribute any more."""
@@ -602,11 +599,10 @@ class Mode(Protocol):
     # -- a stop on request ---------------------------------------------------------------------
 
     def stop(self, now_ns: int) -> None:
-        """Shut the job down cleanly: the contributions that workers have computed still
-        count."""
+        """Shut the job down cleanly: contributions that workers have computed still count."""
 
     def stop_waiting(self, now_ns: int) -> None:
-        """Fold the open round now: the time is over for which a requested stop waits for it."""
+        """Fold the open round now: a requested stop has waited for it long enough."""
 
     # -- folds ---------------------------------------------------------------------------------
 
@@ -620,23 +616,23 @@ class Mode(Protocol):
         """Check the goals of the job after a fold, and order the last fold if one is reached."""
 
     def on_released(self, now_ns: int) -> None:
-        """Act after the members were released at the end of a fold."""
+        """Act at the end of a fold, after the members were released."""
 
     def recount(self, versions: Mapping[int, int]) -> bool:
-        """Count again which primaries have folded, after a change of primaries; `versions` gives
-        the version of each primary. Returns True if the fold under way is complete now."""
+        """Count which primaries have folded, after a change of primaries. `versions`: the version
+        of each primary. Returns True if the fold under way is complete now."""
 
     def repaid(self, now_ns: int) -> None:
         """Continue after workers have sent contributions again to promoted servers."""
 
     def resume(self, now_ns: int) -> None:
-        """Order a fold that has waited for new routes, which every server applies now."""
+        """Order a fold that has waited for new routes. Every server applies these routes now."""
 
     def on_learned(self, now_ns: int) -> None:
         """Continue after a learner has caught up with its primary."""
 
     def waiting(self) -> Waiting | None:
-        """What the job waits for, if only this mode can wait for it; otherwise None."""
+        """What the job waits for, if only this mode knows of the wait; otherwise None."""
 
 
 ModeState: TypeAlias = ByRoundsState | ByArrivalState

@@ -1,21 +1,21 @@
 """Handles a broken link between two processes that can both reach the lead: decides which of the
-two must go.
+two must leave.
 
-*A server reports a link over which nothing arrives. The link is at fault, and not the process at
-its other end, if the lead has heard from that process during the second half of the silence. A
-worker that rejoins reports a server that it cannot connect to.*
+*A server reports a silent link, and a worker that rejoins reports a server that it cannot connect
+to. The link is at fault, and not the process at its other end, if the lead has heard from that
+process during the second half of the silence.*
 
-*If one worker cannot talk to one server, the worker is excluded and the others continue. It stays
-in the job without a place in the rounds, tries to connect every few seconds, and takes part again
-when all of its links work.*
+*If one worker cannot reach one server, the lead excludes the worker and the others continue. The
+worker stays in the job without taking part in rounds, tries to connect every few seconds, and takes
+part again when all of its links work.*
 
-*If most workers cannot talk to a server, the server is at fault: it counts as lost, and its
-replicas take over. Without replicas, the workers that cannot reach it are excluded instead. If two
-servers cannot talk to each other, the one with more broken links counts as lost; if both have
-equally many, the one with the higher number does.*
+*If most workers cannot reach a server, the server counts as lost, and its replicas take over.
+Without replicas, the lead excludes these workers instead. If two servers cannot reach each other,
+the one with more broken links counts as lost; if both have equally many, the one with the higher
+number.*
 
 *The lead's own server never counts as lost, nor does a server with the only copy of a slice. In
-these cases the job waits for the link, and `polyrhythm why` says so.*
+these cases the job waits for the link, and `polyrhythm why` names it.*
 """
 
 from collections.abc import Callable, Collection
@@ -51,8 +51,8 @@ def _rank(name: str) -> tuple[bool, int]:
 
 
 class Separation(msgspec.Struct, frozen=True):
-    """What follows from a broken link. `leaves`: the name of the process that must go; None if the
-    job waits for the link."""
+    """The consequence of a broken link. `leaves`: the name of the process that must leave; None if
+    the job waits for the link."""
 
     leaves: str | None
     reason: Reason
@@ -61,8 +61,9 @@ class Separation(msgspec.Struct, frozen=True):
 def judge(
     pair: Pair, broken: Collection[Pair], workers: int, may_lose: Callable[[int], bool]
 ) -> Separation:
-    """Decide which process of a pair that cannot talk must go. `broken`: all such pairs. `workers`:
-    how many workers the job has. `may_lose`: whether the job can do without this server."""
+    """Decide which process of a pair without a working link must leave. `broken`: all such pairs.
+    `workers`: how many workers the job has. `may_lose`: whether the job can continue without this
+    server."""
     worker, server = worker_number(pair[0]), server_number(pair[1])
     assert server is not None
     if worker is not None:
@@ -82,7 +83,7 @@ def judge(
 
 
 def _workers_without(server: int, broken: Collection[Pair]) -> set[int]:
-    """The workers that cannot talk to this server."""
+    """The workers that cannot reach this server."""
     near = (one for one, other in broken if other == server_name(server))
     return {worker for one in near if (worker := worker_number(one)) is not None}
 
@@ -124,8 +125,8 @@ class BrokenLinks:
 
     def on_silent(self, message: m.Unreachable, heard_ns: int, now_ns: int) -> Separation | None:
         """Handle the report of a server that it has heard nothing from a peer for some time.
-        `heard_ns`: when the lead last heard from that peer. Returns what follows; None if that is
-        still open, or if the link is not at fault."""
+        `heard_ns`: when the lead last heard from that peer. Returns the consequence; None if it is
+        not decided yet, or if the link is not at fault."""
         since_ns = now_ns - round(message.silent_s * 1e9)
         if heard_ns < (since_ns + now_ns) // 2:
             return None
@@ -135,8 +136,8 @@ class BrokenLinks:
         return self._judge(pair, now_ns) if message.silent_s >= self._judged_s else None
 
     def on_unopened(self, worker: int, server: int, now_ns: int) -> Separation | None:
-        """Handle the report of a worker that has rejoined: it cannot connect to a server, and tries
-        again by itself. Returns what follows for the server, if anything does."""
+        """Handle the report of a rejoined worker that it cannot connect to a server; the worker
+        tries again by itself. Returns the consequence for the server, if any."""
         pair = worker_name(worker), server_name(server)
         link = self._state.links.setdefault(pair, Broken(now_ns, now_ns))
         link.lasts, link.reported_ns = True, now_ns
@@ -161,7 +162,7 @@ class BrokenLinks:
     # -- what has become of them ---------------------------------------------------------------
 
     def since_ns(self, worker: int, server: int) -> int:
-        """Since when the reported link of this pair has been silent."""
+        """The time since which the reported link of this pair has been silent."""
         return self._state.links[worker_name(worker), server_name(server)].since_ns
 
     def exclude(self, worker: int, server: int, since_ns: int, now_ns: int) -> None:
@@ -170,8 +171,8 @@ class BrokenLinks:
         self._state.links[pair] = Broken(since_ns, now_ns, lasts=True)
 
     def works(self, worker: int) -> list[tuple[int, int]]:
-        """Note that this worker is linked to every server. Returns the servers that it could not
-        talk to before, each with the time since when."""
+        """Note that this worker has a link to every server. Returns the servers that it could not
+        reach before, each with the time since when."""
         name = worker_name(worker)
         before = [
             (server, link.since_ns)
@@ -190,7 +191,7 @@ class BrokenLinks:
             }
 
     def expire(self, now_ns: int) -> None:
-        """Forget the links whose silence is not reported any more, and those of lost servers."""
+        """Forget links whose silence is no longer reported, and links of lost servers."""
         if self._state.links:
             self._state.links = {
                 pair: link
@@ -217,8 +218,8 @@ class BrokenLinks:
             link.reported_ns += paused_ns
 
     def waiting(self, *, alone: bool) -> Waiting | None:
-        """The wait for a link; None if the job waits for none. `alone`: no member takes part in
-        rounds, so the job waits for those that were excluded."""
+        """The wait for a link; None if the job waits for no link. `alone`: no member takes part in
+        rounds, so the job waits for the excluded ones."""
         found = {pair: link for pair, link in self._state.links.items() if alone or not link.lasts}
         if not found:
             return None

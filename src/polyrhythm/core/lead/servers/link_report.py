@@ -1,8 +1,8 @@
 """Writes the measurements of links to the journal.
 
-*A line contains all measured rates, the throughput of each host, and a forecast: the server on
-which a round takes longest. A line is written when a link was measured for the first time, or when
-a rate has changed by a tenth since the last line, but at most every ten seconds.*
+*An entry contains all measured rates, the throughput of each host, and a forecast: the server on
+which a round takes longest. The lead writes an entry when a link is measured for the first time, or
+when a rate has changed by a tenth since the last entry, but at most every ten seconds.*
 """
 
 import msgspec
@@ -25,7 +25,7 @@ Rates = dict[str, dict[str, float]]
 
 class LinkReportState(msgspec.Struct):
     noted: Rates = {}
-    """The rates in the last line that was written to the journal, per source host and target host."""
+    """The rates in the last entry of the journal, per source host and target host."""
     noted_ns: int = 0
 
 
@@ -49,7 +49,7 @@ class LinkReport:
         self._outbox = outbox
 
     def on_settled(self, now_ns: int) -> None:
-        """Write a line if one is due, because the averages of rates have changed."""
+        """Write an entry if one is due, after the averages of rates have changed."""
         state = self._state
         rates = {
             source: {target: rate for target, rate in to.items() if is_rate(rate)}

@@ -1,12 +1,12 @@
 """Decides when slices get a new assignment to servers, because the measurements have changed.
 
-*After a fold, the lead considers a new assignment if every slice has reached the place that the
-last assignment gave it, and something new was measured. It adopts the new assignment if that pays
-(`core/placement/reassignment.py`). Slices then move as they do when a server joins or leaves. The
+*After a fold, the lead considers a new assignment if every slice has reached its server of the last
+assignment, and something new was measured. It adopts the new assignment if the gain exceeds the
+cost (`core/placement/reassignment.py`). Slices then move as when a server joins or leaves. The
 journal has the reason and the expected gain.*
 
-With `elastic`, the lead makes the measurements itself: for each server, the time from the release
-of a round until all contributions have arrived.
+With `elastic`, the lead itself measures: for each server, the time from the release of a round
+until all contributions have arrived.
 """
 
 from collections.abc import Mapping
@@ -40,21 +40,21 @@ from polyrhythm.core.sync.policy import Traits
 from polyrhythm.wire.messages import JobSpec
 
 _ROUNDS = 20
-"""`elastic` fits its lines to the last rounds, as many as this number, and makes one decision per
-this number of rounds."""
+"""The number of last rounds to which `elastic` fits its lines. It makes one decision per this many
+rounds."""
 
 
 class PlacementState(msgspec.Struct):
     throughputs: dict[str, SteadyRate] = {}
     """Per host."""
     wanted: int = 0
-    """How many consecutive measurements have said that a new assignment pays."""
+    """How many consecutive measurements were in favour of a new assignment."""
     opened_ns: int = 0
     arrived_ns: dict[int, int] = {}
     """When the present round was released, and when the last contribution arrived at each server."""
     observed: dict[int, list[tuple[float, float]]] = {}
-    """Per server: its bytes of slices, and the seconds until contributions had arrived, in the last
-    rounds."""
+    """In the last rounds, per server: its bytes of slices, and the seconds until contributions had
+    arrived."""
     rounds: int = 0
     """The rounds observed since the last decision."""
 
@@ -81,13 +81,13 @@ class Placement:
         self._elastic = self._measures and job.placement == ELASTIC
 
     def on_arrived(self, server: int, now_ns: int) -> None:
-        """Note that a server has the whole of a contribution."""
+        """Note that a server has a whole contribution."""
         if self._elastic:
             self._state.arrived_ns[server] = now_ns
 
     def on_folded(self, done: int, now_ns: int) -> bool:
-        """Adopt a new assignment of slices if it pays. `done`: how many rounds are folded. Returns
-        True if there is a new assignment."""
+        """Adopt a new assignment of slices if the gain exceeds the cost. `done`: how many rounds
+        are folded. Returns True if there is a new assignment."""
         if not self._measures:
             return False
         news = self._observe(now_ns) if self._elastic else self._measure()
@@ -119,8 +119,8 @@ class Placement:
         return changed
 
     def _observe(self, now_ns: int) -> bool:
-        """Record how long the contributions of the last round took to arrive. Returns whether
-        enough rounds were recorded since the last decision."""
+        """Record the arrival times of the last round's contributions. Returns whether enough rounds
+        were recorded since the last decision."""
         state, routing = self._state, self._routing
         held = routing.held(routing.routes) if routing.at_goal and state.opened_ns else {}
         for server, arrived_ns in state.arrived_ns.items():
@@ -151,12 +151,12 @@ class Placement:
     # -- the decision --------------------------------------------------------------------------
 
     def _consider(self, forecast: Forecast, rounds: int) -> bool:
-        """Adopt a new assignment if it pays within this many rounds, by this measurement and by the
-        previous one."""
+        """Adopt a new assignment if this measurement and the previous one both show that it saves
+        more time within this many rounds than it costs."""
         state, routing, lines = self._state, self._routing, forecast.lines
         held = routing.held(routing.routes)
         now_s = forecast.seconds(held)
-        # this division of the bytes is at least as fast as any assignment of whole slices
+        # no assignment of whole slices can be faster than this division of the bytes
         shares = water_fill([*lines.values()], sum(held.values()))
         divided = dict(zip(lines, shares, strict=True))
         goal = routing.routes
@@ -165,7 +165,7 @@ class Placement:
         prospect = self._prospect(forecast, now_s, goal)
         pays = prospect.pays(rounds, self._measured)
         state.wanted = state.wanted + 1 if pays else 0
-        # what `elastic` has measured is already a mean over many rounds
+        # a measurement of `elastic` is already a mean over many rounds
         if state.wanted < (1 if self._elastic else CONFIRMATIONS):
             return False
         state.wanted = 0
@@ -175,7 +175,7 @@ class Placement:
 
     @property
     def _measured(self) -> int:
-        """How many measurements each rate is averaged over."""
+        """The number of measurements in the mean of each rate."""
         if self._elastic:
             return _ROUNDS
         return min(steady.count for steady in self._state.throughputs.values())
@@ -230,7 +230,7 @@ def forecast_hosts(
         network.rate,
         job.replicas,
         _sent_share(job),
-        # pushes and pulls overlap without rounds, and where sums are sent while others are pushed
+        # pushes and pulls overlap without rounds, and if servers send sums while workers push
         overlaps=not traits.rounds or sums_only(job),
     )
 

@@ -16,7 +16,7 @@ class Roster(msgspec.Struct):
     _drained: set[int] = set()
     """The numbers of servers that were drained and have left."""
     _next: int = 0
-    """The number of the next server that joins when all of the first servers are present."""
+    """The number of the next server that joins while all of the first servers are present."""
     _gathered: bool = False
 
     @property
@@ -42,9 +42,9 @@ class Roster(msgspec.Struct):
 
     def seat(self, asked: int) -> int | None:
         """The number for a server that joins; None if it cannot have the number that it asks for. A
-        server that asks for none (-1) gets the highest free number of the first servers of the job,
-        because those on the lead's host have the lowest numbers. If all of these are present or were
-        drained, it gets the lowest number that no server has had."""
+        server without a request (-1) gets the highest free number of the first servers of the job,
+        because the lowest ones belong to the lead's host. If none is free, it gets the lowest
+        number that no server has had."""
         most = max(self._next, self.expected)
         if asked >= 0:
             return asked if asked <= most and asked not in self.addresses else None
@@ -59,7 +59,7 @@ class Roster(msgspec.Struct):
 
     def vacate(self, server: int) -> bool:
         """Remove a lost server that may be replaced. Returns True if no other process knows of the
-        server, so that its number is free again."""
+        server: its number is then free again."""
         if self.gathered or server not in self.addresses:
             return False
         del self.addresses[server]
@@ -73,5 +73,5 @@ class Roster(msgspec.Struct):
             self._drained.add(server)
 
     def has_left(self, server: int) -> bool:
-        """Whether this server was drained, and the others go on without it."""
+        """Whether this server was drained and removed."""
         return server in self._drained and server not in self.addresses

@@ -1,9 +1,9 @@
 """Decides which server holds which slice, how slices move, and which worker sends the initial
 parameters.
 
-*Round 1 opens on the initial parameters of one worker, the seeder. If the seeder dies before every
-server has all parameters, the routing epoch rises and the servers allocate their slices again.
-Messages of an older epoch are ignored, so parameters of two seeders never mix.*
+*Round 1 begins with the initial parameters of one worker, the seeder. If the seeder dies before
+every server has all parameters, the routing epoch rises and the servers allocate their slices
+again. Servers ignore messages of an older epoch, so the parameters of two seeders never mix.*
 
 *After that, the epoch rises when a server is lost, joins or leaves, and when a server has learned a
 slice. Servers keep the slices that they hold. Workers get the new routes when every server applies
@@ -11,8 +11,8 @@ them.*
 
 *A scheme gives the goal of placement (`core/placement/schemes.py`), and each slice moves towards
 the goal independently of the others. A new goal is made when servers join, leave or are drained,
-and when the lead adopts a new assignment (`placement.py`). A server that is being drained gets no
-slice in the goal, and leaves when it holds no slice any more.*
+and when the lead adopts a new assignment (`placement.py`). The goal gives no slice to a server that
+is being drained, and the server leaves when it holds no slice.*
 """
 
 from collections.abc import Mapping, Sequence
@@ -70,8 +70,8 @@ class PlacementGoal(msgspec.Struct):
     servers: tuple[int, ...] = ()
     """The servers for which the goal was made."""
     copied: int = 0
-    """The most bytes that one server had to copy from another one when the goal was made; 0 if slices
-    should move as fast as they can."""
+    """The most bytes that one server had to copy from another one when the goal was made. 0: slices
+    move as fast as they can."""
 
 
 class Seeding(msgspec.Struct):
@@ -85,8 +85,8 @@ class Seeding(msgspec.Struct):
     """Whether every server has its initial parameters."""
 
     def seeds(self, worker: int) -> bool:
-        """Whether this worker, which is about to get the routes, must send the servers their
-        initial parameters. The first worker must, unless the servers read a checkpoint."""
+        """Whether this worker, which will get the routes now, must send the servers their initial
+        parameters. The first worker must, unless the servers read a checkpoint."""
         if self.restores:
             return False
         if self.seeder is None:
@@ -110,7 +110,7 @@ class RoutingTable(msgspec.Struct):
     division: Division | None
     """How the model is cut into slices; None if that is not decided yet."""
     slices_stay: bool = False
-    """Whether slices cannot move, so that the job keeps its first servers. Workers that read the
+    """Whether slices cannot move, so the job keeps its first servers. Workers that read the
     parameters in place cannot follow a slice to another server."""
     resumes: ModelSpec | None = None
     """The model of the checkpoint from which the job resumes."""
@@ -119,8 +119,8 @@ class RoutingTable(msgspec.Struct):
     routes: tuple[Route, ...] = ()
     epoch: int = 0
     primaries: frozenset[int] = frozenset()
-    """The servers that are the primary of at least one slice. If there are fewer slices than
-    servers, some servers are not in this set."""
+    """The servers that are the primary of at least one slice. If the model has fewer slices than
+    there are servers, some servers are not in this set."""
     primary_since: dict[int, int] = {}
     """Per primary, the epoch in which its set of slices last grew."""
     change: Change | None = None
@@ -130,8 +130,8 @@ class RoutingTable(msgspec.Struct):
     _round_s: float = 0.0
     """With rounds: when the last round was folded, and how long it took."""
     _settled: tuple[int, frozenset[int], frozenset[int]] = (-1, frozenset(), frozenset())
-    """The routing epoch, the servers and the draining servers for which `advance` has found nothing
-    to change."""
+    """The routing epoch, the servers and the draining servers with which `advance` last found
+    nothing to change."""
     _sizes: tuple[int, ...] = ()
     """The size of each slice in bytes."""
     _holders: frozenset[int] = frozenset()
@@ -237,12 +237,12 @@ class RoutingTable(msgspec.Struct):
         return SCHEMES[goal.scheme].place(self._sizes, staying, goal.replicas, stays, lines)
 
     def remember(self, lines: Lines) -> None:
-        """Make the next goal with this forecast."""
+        """Set the next goal with this forecast."""
         self._goal.lines = dict(lines)
 
     def adopt(self, goal: tuple[Route, ...]) -> None:
-        """Let the slices move towards this goal, which `propose` has given. *They move as fast as they
-        can, because rounds become shorter by it.*"""
+        """Let the slices move towards this goal of `propose`. *They move as fast as they can,
+        because the goal makes rounds shorter.*"""
         self._goal.routes, self._goal.servers, self._goal.copied = goal, self.roster.staying, 0
         self._settled = (-1, frozenset(), frozenset())
 
@@ -278,8 +278,8 @@ class RoutingTable(msgspec.Struct):
 
     def _since(self, pair: tuple[int, int], slices: frozenset[int]) -> int:
         """The epoch since which this learner has copied all of these slices. If it copied fewer
-        slices until now, the current epoch is returned, because earlier reports of the learner do
-        not cover all of them."""
+        slices until now, this is the current epoch, because its earlier reports do not cover all of
+        them."""
         since, before = self._copying.get(pair, (self.epoch, frozenset[int]()))
         return since if slices <= before else self.epoch
 
@@ -292,8 +292,8 @@ class RoutingTable(msgspec.Struct):
         return [self.slice_count(server) for server in self.roster.servers]
 
     def on_placed(self, message: Placed) -> bool:
-        """Note that a server has allocated its slices, or applies the routes. Returns True if all
-        servers have done so now."""
+        """Note that a server has allocated its slices, or applies the new routes. Returns True if
+        all servers have done so."""
         if message.routing != self.epoch or message.server not in self.roster.addresses:
             return False
         self._placed[message.server] = message
@@ -327,14 +327,14 @@ class RoutingTable(msgspec.Struct):
 
     def spares(self, server: int) -> bool:
         """Whether the job prefers to continue without this server instead of waiting for it.
-        *Without replicas, the job waits for every server until round 1, because sending the initial
+        *Without replicas, the job waits for every server until round 1: sending the initial
         parameters again takes longer than a short silence.*"""
         return (self.seeding.done or self._goal.replicas > 0) and self.lost_with(server) is None
 
     def lose_server(self, server: int, now_ns: int) -> bool:
-        """Remove a server with which no slice is lost. Returns True if seeding must
-        begin again, because not every server had its parameters yet. Otherwise the servers change
-        to routes without the lost server."""
+        """Remove a server whose loss loses no slice. Returns True if seeding must begin again,
+        because not every server had its parameters yet. Otherwise the servers change to routes
+        without the lost server."""
         self.roster.remove(server)
         if self.spec is None:
             return False
@@ -356,7 +356,7 @@ class RoutingTable(msgspec.Struct):
 
     def on_caught_up(self, message: CaughtUp, now_ns: int) -> int:
         """Note that a learner has caught up with a primary, and let it learn the next slices.
-        Returns the number of slices of which it becomes a replica."""
+        Returns the number of slices whose replica it becomes."""
         pair = (message.server, message.peer)
         if pair not in self._copying or message.routing < self._copying[pair][0]:
             # The message is outdated: it is about an earlier server with this number, or about
@@ -368,7 +368,7 @@ class RoutingTable(msgspec.Struct):
         return changed
 
     def on_round(self, now_ns: int) -> None:
-        """Measure how long the round took that every primary has now folded."""
+        """Measure the duration of the round that every primary has now folded."""
         if self._folded_ns:
             self._round_s = (now_ns - self._folded_ns) / 1e9
         self._folded_ns = now_ns
@@ -376,7 +376,8 @@ class RoutingTable(msgspec.Struct):
     def _with_learners(
         self, routes: tuple[Route, ...], goal: tuple[Route, ...], *, begins: bool = True
     ) -> steps.Routes:
-        """`begins`: whether servers may begin to fetch slices although they do so once per round."""
+        """`begins`: whether a learner may now begin to fetch slices, if it does that only once per
+        round."""
         paced = steps.paced_nbytes(self._goal.copied, self._round_s) if self._goal.copied else None
         if paced is None:
             return steps.add_learners(routes, goal, self._sizes)
@@ -392,12 +393,13 @@ class RoutingTable(msgspec.Struct):
 
     def advance(self, now_ns: int, *, promotes: bool = True, begins: bool = False) -> bool:
         """Take the next steps towards the goal: promote every slice whose copies are ready
-        (`promotes`), and let servers learn the next slices. Where that happens once per round, it
-        happens with promotions, and at the beginning (`begins`). Returns True if the routes change."""
+        (`promotes`), and let servers learn the next slices. If learners fetch once per round, they
+        begin together with promotions and at the beginning (`begins`). Returns True if the routes
+        change."""
         here = (self.epoch, frozenset(self.roster.addresses), frozenset(self.roster.draining))
         if self.change is not None or not self.seeding.done or self._settled == here:
             return (
-                False  # this method is called after every round, and usually nothing has to change
+                False  # this method is called after every round, and usually has nothing to change
             )
         goal = self.goal
         routes = steps.promote(self.routes, goal, self.epoch + 1) if promotes else self.routes

@@ -1,10 +1,10 @@
 """The servers of the job: how they join, apply routes, are drained, become silent and are lost.
 
 *When a server is lost, replicas take over its slices. The job ends only if a slice has no other
-copy. A server that is silent for too long counts as lost too. There are two exceptions, in which
-the job waits for it: the server has the only copy of a slice, or it is going to get one before
-round 1. A drained server leaves when all of its slices are on other servers and every worker knows
-that.* `routing.py` decides where slices are. This module tells the servers, and writes the journal.
+copy. A server that is silent for too long counts as lost too. But the job waits for a server that
+has the only copy of a slice, or will get it before round 1. A drained server leaves when all of its
+slices are on other servers and every worker knows that.* `routing.py` decides where slices are.
+This module tells the servers, and writes to the journal.
 """
 
 from collections.abc import Mapping
@@ -29,10 +29,10 @@ from polyrhythm.wire.messages.reasons import Field
 
 UNKNOWN_FACTOR = 8
 """The limit of silence, in heartbeat intervals, while few heartbeats of a server are known. It is
-shorter than for a worker, because a server has finished its imports when it joins."""
+shorter than for a worker: a server has finished its imports when it joins."""
 PATIENCE = 4
-"""How many times as long a server may be silent that joins a running job: its heartbeats begin when it
-has allocated its first slices. *No route changes before it has them, so it is not waited for without
+"""A factor for the limit of silence of a server that joins a running job: its heartbeats begin when
+it has allocated its first slices. *No route changes before that, so the lead must not wait without
 end.*"""
 
 
@@ -94,7 +94,7 @@ class Servers:
         self._outbox.note("server-joined", server=server, **noted)
         if routing.all_seeded:
             self.send_routes()
-        # the seeder must send the initial parameters again, because not every server had them
+        # the seeder must send the initial parameters again: not every server had them
         elif routing.spec is not None:
             routing.begin_again()
             self.send_routes()
@@ -102,8 +102,7 @@ class Servers:
         return True
 
     def divide(self, nbytes: int) -> m.Division:
-        """Decide how the job's model, which has this size, is cut into slices. This is decided only
-        once."""
+        """Decide the division of the job's model, which has this size. This happens only once."""
         routing = self._routing
         if routing.division is None:
             reachable = any(
@@ -228,7 +227,7 @@ class Servers:
         possible; None if it is."""
         routing = self._routing
         if routing.roster.has_left(server):
-            # this is a second request; `dismiss` will answer both when the change is complete
+            # this is a second request; `dismiss` answers both when the change is complete
             if routing.change is None or server not in routing.change.left:
                 self._operators.done(DRAIN, _drained(server), server=server)
             return None
@@ -250,8 +249,7 @@ class Servers:
         return None
 
     def dismiss(self, server: int) -> None:
-        """Tell a drained server to end, because the other servers and the workers continue without
-        it."""
+        """Tell a drained server to end: the other servers and the workers continue without it."""
         self.suspicion.forget(server)
         self._silent.discard(server)
         self._network.forget(server_name(server))
@@ -312,8 +310,8 @@ class Servers:
         self, server: int, peer: int, incarnation: int, detail: str, now_ns: int
     ) -> Reason | None:
         """Handle the report of a server that its link to the server `peer` has ended. One of the
-        two must leave. If the lead runs in one of them, the other leaves; otherwise the server
-        leaves that has reported first. Returns why the job cannot continue; None if it can."""
+        two must leave: the one in which the lead does not run, or else the one that has reported
+        first. Returns why the job cannot continue; None if it can."""
         if server not in self._routing.roster.addresses:
             return None
         if incarnation != self._routing.roster.incarnations.get(peer):

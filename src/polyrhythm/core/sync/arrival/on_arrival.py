@@ -16,9 +16,9 @@ from polyrhythm.core.sync import policy as sync
 class Clocks(msgspec.Struct):
     """The clocks of members under policies without rounds: how many steps each has contributed.
 
-    The clock of a worker that joins starts at the minimum over all members. While a worker rests
-    (it has no points to visit), its clock does not run, so that no other worker waits for it. When
-    the worker returns, its clock continues, at the minimum or above.
+    The clock of a worker that joins starts at the minimum over all members. The clock of a resting
+    worker, which has no points to visit, does not run, so no other worker waits for it. When the
+    worker returns, its clock continues, at the minimum or above.
     """
 
     _at: MinimumTracker[int] = msgspec.field(default_factory=MinimumTracker)
@@ -148,8 +148,7 @@ class Gate(Protocol):
     def leave(self, worker: int) -> None: ...
 
     def open(self, clocks: Clocks, now_ns: int) -> tuple[frozenset[int], Reason]:
-        """Which of the workers that asked may continue, and why. This is called after every
-        event."""
+        """Which of the workers that asked may continue, and why. Called after every event."""
 
     def why(self, clocks: Clocks) -> Waiting: ...
 
@@ -158,8 +157,8 @@ AnyGate = TypeVar("AnyGate", bound=Gate)
 
 
 class OnArrival(msgspec.Struct, Generic[AnyGate]):
-    """The base of the policies without rounds. A subclass says which gate it has, so that the
-    policy can be restored from a snapshot."""
+    """The base of the policies without rounds. A subclass names its gate, so that a snapshot can
+    restore the policy."""
 
     traits: ClassVar[sync.Traits] = GATED
     _gate: AnyGate

@@ -2,7 +2,7 @@
 (PSP §3.1).
 
 A worker that is `bound` steps ahead of the slowest worker stops. After that, every other worker
-stops when it has contributed. When all have stopped, all pull the parameters, and the clocks
+stops at its next contribution. When all have stopped, all pull the parameters, and the clocks
 restart at zero.
 """
 
@@ -19,8 +19,7 @@ class Restart(msgspec.Struct):
     bound: int
     _stopped: set[int] = set()
     _passing: frozenset[int] = NO_WORKERS
-    """A set with the worker that has just arrived, if this worker may go on; otherwise an empty
-    set."""
+    """The worker that has just arrived, if it may continue; otherwise an empty set."""
     _since_ns: int = 0
 
     def on_arrived(self, worker: int, clocks: Clocks, now_ns: int) -> None:

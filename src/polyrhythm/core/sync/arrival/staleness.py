@@ -72,7 +72,7 @@ class Ssp(OnArrival[Staleness]):
 class Asp(OnArrival[Staleness]):
     traits: ClassVar[Traits] = replace(
         GATED,
-        # asp accepts kind statistics only for comparison: it adds up changes of different versions,
+        # asp accepts kind statistics only for comparison: it adds changes of different versions,
         # and training may diverge (FSP's Fig. 14)
         kinds=GATED.kinds | {"statistics"},
         asks_before_steps=False,

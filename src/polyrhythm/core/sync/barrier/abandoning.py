@@ -1,10 +1,10 @@
 """FSP's patience with micro-batches that take long (FSP §3.1): `--abandon`.
 
 When the interval is over, the workers at the barrier wait for the others no longer than the
-patience. If a micro-batch of a worker ends later than the worker's interval plus the patience, the
-worker leaves that micro-batch out, and visits its points again later. Points that it visited
-earlier in the round still count. The first micro-batch of a round is never left out. Otherwise a
-worker whose micro-batches all take too long would make no progress.
+patience. A worker leaves out a micro-batch that ends later than its interval plus the patience, and
+visits the points again later. Points that it visited earlier in the round still count. The first
+micro-batch of a round is never left out. Otherwise a worker whose micro-batches all take too long
+would make no progress.
 """
 
 from polyrhythm.core.values import parse_duration
@@ -14,7 +14,7 @@ OFF = "off"
 
 
 def parse_patience(text: str) -> int | None:
-    """The patience in nanoseconds; None means that the barrier waits for all workers."""
+    """The patience in nanoseconds; None: the barrier waits for all workers."""
     if text.strip() == OFF:
         return None
     try:

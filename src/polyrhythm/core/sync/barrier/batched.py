@@ -1,7 +1,7 @@
 """BSPB and BSPV: BSP with large batches, the baselines that FSP is compared with (FSP §6.1).
 
-Under BSPB a batch is all points of a worker. Under BSPV the batch size is chosen at the start of
-the job, by a comparison of cost and benefit (`batch_size`).
+Under BSPB a batch is all points of a worker. Under BSPV a comparison of cost and benefit chooses
+the batch size at the start of the job (`batch_size`).
 """
 
 import math
@@ -34,7 +34,7 @@ _ROUNDS = 4
 
 class BatchTerms(msgspec.Struct, frozen=True):
     points: int | None
-    """The points of a batch; None means all points of the worker."""
+    """The points of a batch; None: all points of the worker."""
     probe: bool
     """Whether workers measure the objective before the round begins."""
 
@@ -54,10 +54,10 @@ class MeasuredBatch(msgspec.Struct, frozen=True):
 
 
 class BatchSize(msgspec.Struct):
-    """The search for the batch size of BSPV. It tries each size for four rounds, starting with 32
-    points. If no objective is reported, the size stays.
+    """The search for the batch size of BSPV. It begins with 32 points, and tries each size for four
+    rounds. Without a reported objective, the size stays.
 
-    The FSP paper takes the rule of this search from another paper; it compares cost and benefit.
+    The FSP paper takes the rule of this search from another paper, which compares cost and benefit.
     This is a simple version of the rule: double the size while the objective falls faster per
     second (including the time at barriers), then keep the best size.
     """
@@ -72,8 +72,8 @@ class BatchSize(msgspec.Struct):
         return BatchTerms(self._climb.value, self._climb.probe)
 
     def on_closed(self, measured: MeasuredBatch) -> Reason | None:
-        """Take a closed round into account. Returns a reason if the size has changed or the search
-        is over."""
+        """Evaluate a closed round. Returns a reason if the size has changed or the search is
+        over."""
         climb = self._climb
         if climb.found:
             return None
@@ -131,8 +131,7 @@ class Batched(msgspec.Struct):
         self._measurement, self._most = RoundMeasurement(), 0.0
         cold = self._warm_up.in_round
         self._warm_up.close()
-        # the time of this round includes a worker's first step, so this batch size is measured
-        # again
+        # the round contains a worker's first step, so measure this batch size again
         if cold:
             return None
         return size.on_closed(measured)

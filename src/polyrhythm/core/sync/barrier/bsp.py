@@ -29,8 +29,8 @@ from polyrhythm.wire.messages import JobSpec
 from polyrhythm.wire.messages.reasons import Field
 
 _WAITING = Reason("waiting")
-"""The usual answer of the policy while members are missing. It does not list the missing members,
-because making the list for every event would take time; `why` lists them."""
+"""The usual answer of the policy while members are missing. It does not list them, because the list
+would take time at every event; `why` lists them."""
 
 
 class Bsp(msgspec.Struct):
@@ -46,8 +46,8 @@ class Bsp(msgspec.Struct):
     first_arrival_ns: int | None = None
     """The time of the first arrival in this round; None while no member has arrived."""
     _counted_before: set[int] = set()
-    """The workers whose contribution was counted in a round although its fold had been decided
-    before the lead knew of the contribution. These workers are released at once."""
+    """The workers to release at once: their contribution was counted in a round whose fold had
+    already been decided, before the lead knew of the contribution."""
     _folded: int = -1
     """The last round that all servers have folded."""
     _decided: int = -1
@@ -57,8 +57,8 @@ class Bsp(msgspec.Struct):
     _until_ns: int | None = None
     """When the timer fires."""
     _waiting: Decision = Decision(False, NO_WORKERS, None, _WAITING)
-    """The decision to wait until the timer fires. It is made when the timer is set, and returned
-    after every event until the timer fires."""
+    """The decision to wait until the timer fires. It is made once, when the timer is set, and
+    returned after every event."""
 
     @property
     def members(self) -> list[int]:
@@ -76,8 +76,8 @@ class Bsp(msgspec.Struct):
             if self._missing and self._open and not self._counted_before:
                 until_ns = self._until_ns
                 if until_ns is None or now_ns < until_ns:
-                    # `_evaluate` would decide the same; without this prepared answer, a simulation
-                    # of 200 workers takes about a fifth longer
+                    # `_evaluate` would decide the same, but a simulation of 200 workers would take
+                    # about a fifth longer
                     return self._waiting
         else:
             self._update_members(event, now_ns)
@@ -134,11 +134,11 @@ class Bsp(msgspec.Struct):
     def fold_without_missing(
         self, decision: Decision, code: str, since_ns: int, now_ns: int
     ) -> Decision:
-        """Fold without the missing members, which were expected at `since_ns`, if any member has
-        arrived.
+        """Fold without the missing members, if any member has arrived. The others have waited for
+        them since `since_ns`.
 
         `decision` is the present decision of this barrier. The fold also releases the workers that
-        it releases.
+        `decision` releases.
         """
         if not self._open or not self._missing or not self._arrived:
             return decision

@@ -3,13 +3,13 @@ has visited so far (FSP §3).
 
 With central coordination, the lead tells the workers when the interval is over. With
 semi-centralised coordination, each worker measures the interval with its own timer, and the lead
-only opens the next round. The timer of a worker is shortened by how late its earlier contributions
-arrived, so that all arrive together (`lateness`). A worker that has visited all of its points asks
-the lead to end the round.
+only opens the next round. A worker whose contributions arrive late has a shorter timer, so that all
+arrive together (`lateness`). A worker that has visited all of its points asks the lead to end the
+round.
 
 The barrier is that of BSP, with its timer. With `--abandon` the round closes without workers that
-exceed the patience (`abandoning`), except in rounds that measure the objective, because those need
-the part of every worker.
+exceed the patience (`abandoning`). Rounds that measure the objective wait for every worker's part
+of the sample.
 """
 
 from typing import ClassVar
@@ -57,10 +57,10 @@ class Lateness(msgspec.Struct):
     """Semi-centralised coordination (FSP §5.2): late workers stop earlier, so that all arrive
     together.
 
-    Every worker runs the interval on its own timer, shortened by the mean lateness of its
-    contributions, but never to less than half of the interval. Lateness is calculated as if the
-    interval had not been shortened. Otherwise the correction would reduce the lateness from which
-    it is calculated, and half of the delay would remain.
+    Every worker measures the interval with its own timer. The interval is shortened by the mean
+    lateness of the worker's contributions, but never to less than half. Lateness is computed
+    relative to the unshortened interval. Otherwise the correction would reduce its own input, and
+    half of the delay would remain.
 
     The first measurement of a worker is dropped when the second one comes, because a process's
     first step takes many times as long as its others. The time to evaluate the probe sample does
@@ -139,17 +139,16 @@ class Fsp(msgspec.Struct):
     _opened_ns: int = 0
     _pause_ns: int | None = None
     _over_ns: int | None = None
-    """When the interval of the open round ends, or when it was ended because a worker asked."""
+    """When the interval of the open round ends, or when it was ended at a worker's request."""
     _asked: bool = False
     """Whether a worker had visited all of its points before the interval was over."""
     _worked_ns: int = 0
     _pass_ns: int | None = None
-    """How long the fastest worker needed for all of its points, when it last asked to end a
-    round."""
+    """The fastest worker's time for all of its points, when it last asked to end a round."""
     _measurement: RoundMeasurement = msgspec.field(default_factory=RoundMeasurement)
     _phi_ns: int = 0
-    """The cost of the last typical barrier: one that was not delayed by a worker's first step
-    or by measuring the objective."""
+    """The cost of the last typical barrier: no worker's first step and no measurement of the
+    objective delayed it."""
     _probed: bool = False
     """Whether the round before this one measured the objective."""
     _warm_up: WarmUp = msgspec.field(default_factory=WarmUp)
@@ -165,8 +164,8 @@ class Fsp(msgspec.Struct):
         elif isinstance(event, Opened):
             self._open(now_ns)
         elif isinstance(event, Left):
-            # The points of a worker that left go to the other workers, so their passes take longer
-            # from now on.
+            # the points of a worker that left go to the others, so their passes take longer from
+            # now on
             self._pass_ns = None
             self._lateness.forget(event.worker)
             self._warm_up.left(event.worker)
@@ -219,8 +218,8 @@ class Fsp(msgspec.Struct):
         return replace(decision, reason=_PAUSE, pause=True)
 
     def _wake_ns(self, wake_ns: int | None, now_ns: int) -> int | None:
-        """When to wake next: at the barrier's own time, at the end of the interval or at the
-        deadline, whichever comes first."""
+        """When to wake next: the earliest of the barrier's own time, the end of the interval and
+        the deadline."""
         if not self._semi and self._pause_ns is not None:
             wake_ns = self._pause_ns if wake_ns is None else min(wake_ns, self._pause_ns)
         deadline_ns = None if self._patience_ns is None else self._deadline_ns()
@@ -282,5 +281,5 @@ def _build(job: JobSpec) -> Fsp:
 
 
 FSP = PolicyEntry(
-    "fsp", "rounds last for a time that is given or found by measuring", Fsp.traits, _build
+    "fsp", "the duration of rounds is given, or found by measuring", Fsp.traits, _build
 )

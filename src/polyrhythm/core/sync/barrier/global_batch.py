@@ -2,9 +2,9 @@
 number of members.
 
 *The points of a round are divided evenly among the members. If they cannot be divided evenly, the
-first members get one point more. A new division applies from the next round on. If a member had no
-points to visit in two consecutive rounds, it gets no share until it contributes again, and the
-others take over its points.*
+first members get one point more. A new division applies from the next round on. A member without
+points in two consecutive rounds gets no share until it contributes again; the others visit its
+points.*
 """
 
 from typing import ClassVar
@@ -40,7 +40,7 @@ class GlobalBatch(msgspec.Struct):
     _points: int
     _shares: dict[int, int] = {}
     _abstained: dict[int, int] = {}
-    """Per member without points, in how many rounds in a row it had none."""
+    """Per member without points, the number of consecutive rounds in which it had none."""
 
     def on(self, event: PolicyEvent, now_ns: int) -> Decision:
         decision = self._barrier.on(event, now_ns)
@@ -56,8 +56,8 @@ class GlobalBatch(msgspec.Struct):
         return decision
 
     def _divide(self) -> dict[int, int]:
-        """The points of each member in the round that opens. The shares are computed together,
-        because all members are released at once."""
+        """The points of each member in the round that opens, computed at once, because all members
+        are released together."""
         members = self._barrier.members
         self._abstained = {each: n for each, n in self._abstained.items() if each in members}
         active = [each for each in members if self._abstained.get(each, 0) < _RESTS] or members

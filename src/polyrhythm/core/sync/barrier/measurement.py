@@ -6,10 +6,9 @@ from polyrhythm.wire.messages import ContributionReport
 
 
 class RoundMeasurement(msgspec.Struct):
-    """The measurements of one round, summed over the reports of its contributions.
+    """The measurements of one round, summed over the reports of its contributions:
 
-    They are the objective, the micro-batches, and the cost of the barrier with which the round
-    opened.
+    the objective, the micro-batches, and the cost of the barrier with which the round opened.
     """
 
     _visited: float = 0.0
@@ -68,17 +67,17 @@ class RoundMeasurement(msgspec.Struct):
 
     @property
     def phi_ns(self) -> int:
-        """The cost of the barrier with which this round opened: the mean over workers of the time
-        from pause to resume."""
+        """The cost of the barrier with which this round opened: the workers' mean time from pause
+        to resume."""
         return self._barriers_ns // max(1, self._waited)
 
 
 class WarmUp(msgspec.Struct):
     """Warm-up: which rounds contain the first contribution of a worker.
 
-    A process's first step takes many times as long as its others, so its duration does not show the
-    speed of the host. The barrier at which the other workers waited for that step is not typical
-    either; the cost of that barrier is reported with the next round.
+    A process's first step takes many times as long as its others, so it does not show the speed of
+    the host. The barrier that waited for that step is not typical either; its cost is reported with
+    the next round.
     """
 
     _known: set[int] = set()
@@ -95,7 +94,7 @@ class WarmUp(msgspec.Struct):
         return first
 
     def left(self, worker: int) -> None:
-        """Forget a worker: another process may join under the same number."""
+        """Forget a worker: another process may join with the same number."""
         self._known.discard(worker)
 
     def close(self) -> None:

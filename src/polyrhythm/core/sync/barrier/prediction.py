@@ -1,15 +1,16 @@
 """PSP's prediction (PSP §3.2): how many steps each worker makes before all workers meet.
 
-The paper uses the least common multiple of the step times, which is not defined for measured times.
-Here, every time T at which a worker ends a step is a candidate for the horizon, the time at which
-all workers meet. By then worker i has made `n_i = floor(T / t_i)` steps, where t_i is its step
-time. The utilisation is `U(T) = sum n_i t_i / (P max n_i t_i)`. The plan uses the smallest T whose
-U is within 5% of the best U. The plan is kept while its U is within 10% of the best.
+The paper lets all workers meet at the least common multiple of their step times, which is not
+defined for measured times. Here, every time T at which a worker ends a step is a candidate for the
+meeting time, called the horizon. By then worker i has made `n_i = floor(T / t_i)` steps, where t_i
+is its step time. The utilisation is `U(T) = sum n_i t_i / (P max n_i t_i)`. The plan uses the
+smallest T whose U is within 5% of the best U. The plan is kept while its U is within 10% of the
+best.
 
 Step times are rounded to three digits. So workers with nearly the same step time form one group,
-and step times in a whole ratio meet exactly. The cost of planning depends on the number of groups,
-not on the number of workers. At a candidate T the longest `n_i t_i` is T itself, so one pass over
-the ends of all steps gives every U.
+and workers whose step times have an integer ratio meet exactly. The cost of planning depends on the
+number of groups, not on the number of workers. At a candidate T the longest `n_i t_i` is T itself,
+so one pass over the ends of all steps gives every U.
 """
 
 import math
@@ -50,8 +51,8 @@ class StepPlan(msgspec.Struct, frozen=True):
     best: float
     """The highest utilisation of all candidates."""
     cap: int
-    """How many steps the fastest worker may make in a round. The limit is raised if the fastest worker
-    makes more steps than this during one step of the slowest worker."""
+    """How many steps the fastest worker may make in a round. The limit rises if it makes more steps
+    than this during one step of the slowest worker."""
 
 
 def plan_steps(times: Mapping[int, float], cap: int = CAP) -> StepPlan:
@@ -74,8 +75,7 @@ def plan_steps(times: Mapping[int, float], cap: int = CAP) -> StepPlan:
 
 
 def _rounded(times: Mapping[int, float]) -> dict[int, int]:
-    """Each time rounded to three digits, in units of the last of the three digits of the shortest
-    time."""
+    """Each time in units of the third digit of the shortest time, rounded to three digits."""
     unit = 10.0 ** (math.floor(math.log10(min(times.values()))) - _DIGITS + 1)
     whole = {time: _three_digits(time / unit) for time in set(times.values())}
     return {worker: whole[time] for worker, time in times.items()}
@@ -114,9 +114,9 @@ class Prediction(msgspec.Struct):
     dropped when the second one arrives, because the first step of a process takes many times as
     long as its others. Until every worker has been measured, all workers make one step per round.
 
-    One rule is not in the paper: a plan is also replaced if a new plan has at most half of its
-    horizon. Without this rule, one slow worker among a thousand that becomes fast again would
-    hardly change the utilisation. All workers would then continue to meet as rarely as before.
+    One rule is not in the paper: a new plan with at most half of the horizon also replaces the
+    present plan. Suppose that one slow worker among a thousand becomes fast again: this hardly
+    changes the utilisation, so without the rule all workers would continue to meet rarely.
     """
 
     _cap: int = CAP

@@ -77,7 +77,7 @@ def _build(job: JobSpec) -> Psp:
 
 PSP = PolicyEntry(
     "psp",
-    "barriers at predicted times, at which workers go on training; kind local",
+    "barriers at predicted times; workers train on meanwhile; kind local",
     Psp.traits,
     _build,
 )

@@ -18,8 +18,8 @@ _ROUNDS = 20
 
 
 def timer_of(timer: str, *, deterministic: bool, optimizer_on: str) -> str:
-    """The value of `--timer` for a job with these options: the default is `off` if every round waits
-    for every worker."""
+    """The value of `--timer` for a job with these options. The default is `off` if every round
+    waits for every worker."""
     waits = deterministic or optimizer_on == ON_WORKERS
     return "off" if waits and timer == "auto" else timer
 

@@ -1,9 +1,9 @@
-"""The interface of all algorithms that choose FSP's interval. An algorithm gives the terms of a round
-before the round opens, and takes the measurements of the round afterwards.
+"""The interface of all algorithms that choose FSP's interval. An algorithm gives the terms of a
+round before it opens, and evaluates its measurements afterwards.
 
-Workers measure the objective at the parameters with which a round opens, before its interval
-begins, and report it with their contributions to that round. So one value is the end of one
-measurement and the beginning of the next.
+Workers measure the objective at the beginning of a round, before its interval, and report it with
+their contributions to that round. So one value is the end of one measurement and the beginning of
+the next.
 """
 
 import math
@@ -18,8 +18,8 @@ FIRST_NS = 200 * 10**6
 _LONGEST_NS = 60 * 10**9
 _ROUNDS = 5
 _FAST = 4
-"""The speed of the workers is taken from the second fastest of the last five rounds. Disturbances
-only make rounds slower, so fast rounds show the speed best."""
+"""The speed of the workers is that of the second fastest of the last five rounds. Disturbances only
+make rounds slower, so fast rounds show the speed best."""
 _VARY = 1.2
 _PHIS = 2
 """Without a learning rate: a search starts with an interval of this many times the cost of a
@@ -81,8 +81,8 @@ class Bounds(msgspec.Struct):
 
     phi (the cost of a barrier) and the micro-batch time are medians of the last five rounds that
     measured them, so that a single delay changes nothing. If a pass is shorter than the lower
-    limit, the lower limit applies: a worker that has visited all of its points asks to end the
-    round anyway.
+    limit, the lower limit applies. That does no harm, because a worker that has visited all of its
+    points asks to end the round.
 
     `rated`: whether the user has chosen a learning rate, which fits batches of a certain size.
     `scaled`: whether a round with fewer points than a batch of every worker makes a part of a step
@@ -118,7 +118,7 @@ class Bounds(msgspec.Struct):
 
     @property
     def low_ns(self) -> int:
-        """The lower limit. It is at most a minute: workers report the values, and a wrong report
+        """The lower limit. It is at most a minute: the values come from workers, and a wrong report
         must not stop all folds."""
         return min(_LONGEST_NS, max(1, self.phi_ns, 2 * self.micro_ns))
 
@@ -130,8 +130,8 @@ class Bounds(msgspec.Struct):
     @property
     def least_useful_ns(self) -> float:
         """The shortest interval that a search may choose, apart from the lower limit. With scaled
-        steps it is that of a batch: several parts of a step move the parameters as far as the whole
-        step over the same points, and each part costs a barrier."""
+        steps it is the interval of a batch: several parts of a step move the parameters as far as
+        one whole step over the same points, and each part costs a barrier."""
         return self._batch_ns() if self.scaled else 0.0
 
     @property
@@ -140,17 +140,16 @@ class Bounds(msgspec.Struct):
 
     @property
     def start_ns(self) -> int:
-        """The interval with which a search begins. The search moves away from it only as far as
-        measurements show a gain. It is always within the limits.
+        """The interval with which a search begins, always within the limits. The search leaves it
+        only as far as measurements show a gain.
 
         With a learning rate, it is the interval in which all workers together visit as many points
         as in a round of bsp, because the user chose the rate for batches of that size. Until a
-        round has been measured, it is the lower limit.
+        round is measured, it is the lower limit.
 
-        Without a learning rate, short rounds have no disadvantage except the cost of their
-        barriers, so the interval is twice that cost. But it is not much shorter than the interval
-        in which the workers visit as many points as in a round of bsp, because parameters that are
-        computed from very few points are poor.
+        Without a learning rate, the only disadvantage of short rounds is the cost of their
+        barriers, so the interval is twice that cost. But it is not much shorter than that of a bsp
+        round, because parameters computed from very few points are poor.
         """
         batch_ns = self._batch_ns()
         if self.rated:
@@ -170,10 +169,9 @@ class Bounds(msgspec.Struct):
 
 
 class BlindInterval(msgspec.Struct):
-    """The interval while no objective is reported. It is the interval with which a search would
-    begin.
+    """The interval while no objective is reported: the one with which a search would begin.
 
-    The interval follows that value only when the two differ by more than a quarter. In every fourth
+    The interval follows that value only if the two differ by more than a quarter. In every fourth
     round, workers are asked to measure the objective.
     """
 

@@ -3,8 +3,8 @@ with each.
 
 Two baselines of FSP search in this way at the beginning of training: one halves the interval, the
 other doubles the batch. Each measurement of the objective ends one trial and begins the next. So
-the next value is already in use when the previous value is judged. When the objective falls more
-slowly than with the previous value, the search goes back to that value and ends.
+the search judges a value while the next one is already in use. When the objective falls more slowly
+than with the previous value, the search returns to that value and ends.
 """
 
 import msgspec
@@ -12,11 +12,11 @@ import msgspec
 
 class Climb(msgspec.Struct):
     value: int
-    """The value for the next round. After the search it is the best value that was found."""
+    """The value for the next round. After the search: the best value that was found."""
     _left: int
-    """How many rounds the trial still has."""
+    """The number of rounds left in the trial."""
     _rounds: int
-    """How many rounds the next trial has."""
+    """The number of rounds of the next trial."""
     _best: int
     """The best value so far."""
     found: bool = False
@@ -39,7 +39,7 @@ class Climb(msgspec.Struct):
         return not self.found and self._objective is None
 
     def on_closed(self, elapsed_s: float, objective: float, following: int) -> None:
-        """Take one round of a trial into account.
+        """Record one round of a trial.
 
         `objective` is used only in the first round of a trial. `following` is the value to try
         next; the search ends if it equals the current value.
@@ -57,7 +57,7 @@ class Climb(msgspec.Struct):
             self._objective, self._elapsed_s = None, 0.0
 
     def settle(self) -> None:
-        """End the search with the best value so far."""
+        """End the search and keep the best value so far."""
         self.value, self.found = self._best, True
 
     def _judge(self, objective: float) -> None:

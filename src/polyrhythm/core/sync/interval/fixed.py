@@ -1,4 +1,4 @@
-"""The interval of `--interval`: a fixed length, `auto` (`staged`) or `binary` (`halving`).
+"""The intervals of `--interval`: a fixed length, `auto` (`staged`) or `binary` (`halving`).
 
 A fixed interval that is shorter than the cost of a barrier is raised to that cost, and the journal
 reports that.
@@ -38,8 +38,8 @@ _DEARER = 1.05
 
 
 class FixedInterval(msgspec.Struct, tag=True):
-    """The interval that the command line gives. While the cost of a barrier is larger, the interval
-    is raised to that cost.
+    """The interval that the command line gives, raised to the cost of a barrier while that is
+    larger.
 
     A raised interval follows the cost of barriers: it rises if the cost grows by more than a
     twentieth, and falls if the cost falls by a fifth or more. Smaller changes are noise.
@@ -72,8 +72,8 @@ class FixedInterval(msgspec.Struct, tag=True):
 
 
 Interval: TypeAlias = FixedInterval | AutoInterval | BinaryInterval
-"""An algorithm that chooses the interval. `next` returns the terms of the coming round. `closed` takes
-a closed round into account, and returns a reason if the interval changes."""
+"""An algorithm that chooses the interval. `next` returns the terms of the coming round. `closed`
+evaluates a closed round, and returns a reason if the interval changes."""
 
 
 def parse_interval(text: str, kind: str = "local") -> Interval:

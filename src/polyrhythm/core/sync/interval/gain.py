@@ -44,7 +44,7 @@ def best_interval(a: float, b: float, phi: float) -> float | None:
     """The interval with the highest gain, in seconds.
 
     None if a longer interval is always better (a >= 0). 0 if a shorter interval is always better:
-    either every interval has a negative gain (b <= 0), or barriers cost nothing.
+    every interval has a negative gain (b <= 0), or barriers cost nothing.
     """
     if a >= 0:
         return None

@@ -1,28 +1,32 @@
 """FSP's automatic interval, which is measured again in every stage of training (FSP §3.3,
 multi-stage linear fitting).
 
-The search starts with the interval in which all workers together visit as many points as in a round
-of bsp, because the user chose the learning rate for batches of that size. The kind statistics has
-no learning rate. For it, the search starts with twice the cost of a barrier or with three quarters
-of the interval above, whichever is longer (`Bounds.start_ns`). The search moves away from its start
+**Start.** The search starts with the interval in which all workers together visit as many points as
+in a round of bsp, because the user chose the learning rate for batches of that size. The kind
+statistics has no learning rate. Its search starts with twice the cost of a barrier or with three
+quarters of the interval above, whichever is longer (`Bounds.start_ns`). The search leaves its start
 only as far as measurements prove a gain.
 
-A trial consists of parts of several rounds each. Parts with the interval eta alternate with parts
-with 2 eta, and the objective is measured between the parts. Each part at 2 eta is compared with the
-mean of the two parts beside it, so that the general trend of training cancels out. Four such
-comparisons give the slope of the line g and its standard error, and g gives the interval with the
-highest gain per second (`gain`). Each slope within three standard errors leads to such an interval.
-Of these, the one nearest to the starting interval is chosen, so noise alone does not move the
-interval. An interval that is too short costs at most half of the time, because it is never shorter
-than a barrier. One that is too long can make training fail. With kind gradient no interval is chosen
-in which the workers visit fewer points than in a round of bsp: such a round makes a part of a step.
+**Trial.** A trial consists of parts of several rounds each. Parts with the interval eta alternate
+with parts with 2 eta, and the objective is measured between the parts. Each part at 2 eta is
+compared with the mean of the two parts beside it, so that the general trend of training cancels
+out. Four such comparisons give the slope of the line g and its standard error, and g gives the
+interval with the highest gain per second (`gain`).
+
+**Choice.** Each slope within three standard errors leads to such an interval. The search chooses
+the one nearest to the starting interval, so noise alone does not move the interval. An interval
+that is too short costs at most half of the time, because it is never shorter than a barrier. One
+that is too long can make training fail. With kind gradient the search never chooses an interval
+with fewer points than a round of bsp: such a round makes a part of a step.
+
+**Checks.** After a trial, the gain is checked regularly, and less often while trials confirm the
+interval. A stage ends after three consecutive checks that find less than 80% of the promised gain.
 
 The paper instead restores earlier parameters between two measurements, and trains on the same data
-twice. Here a part has several rounds. So measuring the objective takes at most a tenth of the time,
+twice. Here a part has several rounds, so measuring the objective takes at most a tenth of the time,
 and one lucky step does not decide. If a trial would take longer than the job has run, the objective
 is measured only on a part of the sample. So a short job soon has its first trial, and spends little
-time on it. After a trial, the gain is checked regularly, and less often while trials confirm the
-interval. A stage ends after three consecutive checks that find less than 80% of the promised gain.
+time on it.
 """
 
 import math
@@ -46,39 +50,39 @@ from polyrhythm.core.sync.interval.gain import Line
 _FIRST_NS = 10 * 10**6
 _FIRST_UNRATED_NS = 25 * 10**6
 """The length of the first rounds without a learning rate. The first round replaces the initial
-parameters by parameters that are computed from its points. Parameters from very few points can be
-worse than the initial ones."""
+parameters by parameters computed from its points, and those from very few points can be worse than
+the initial ones."""
 _WARM_UP = (5, 12)
-"""The smallest and the largest number of rounds before the first trial. In the first round the processes
-are still warming up. The second round measures the objective, and so shows how long measuring takes. The
-other rounds approach the interval in which each worker visits one batch."""
+"""The smallest and the largest number of rounds before the first trial. In the first round the
+processes still warm up. The second round measures the objective, and so shows how long measuring
+takes. The other rounds approach the interval in which each worker visits one batch."""
 _ABOUT_ONE = (0.67, 1.5)
 _SHORTER, _LONGER = 4, 2
-"""A stage divides the interval by up to 4, or at most doubles it. It never chooses an interval that
-is longer than those that it has tried. An interval that is too long does more harm than one that is
-too short, and the line is right only near the measured lengths."""
+"""A stage divides the interval by up to 4, or at most doubles it. It never chooses a longer
+interval than it has tried: a too long interval does more harm than a too short one, and the line is
+right only near the measured lengths."""
 _ENOUGH = 0.8
 _CHECKS = 3
 _COMPARISONS = 4
 _ERRORS = 3.0
 """By how many standard errors the true slope may differ from the measured one."""
 _LEAST_ROUNDS, _MOST_ROUNDS = 4, 1_000
-"""The smallest and the largest number of rounds in one part of a trial. Without the upper limit, a wrong
-report of a worker about the time to measure the objective could make a trial endless."""
+"""The smallest and the largest number of rounds in one part of a trial. Without the upper limit, a
+worker's wrong report about the time to measure the objective could make a trial endless."""
 _MOST_MISSED = 8
-"""For how many consecutive rounds an objective may be missing. With kind statistics there is no
-objective while points move between workers, because these points are missing from the sum."""
+"""The objective may be missing for this many consecutive rounds. With kind statistics there is none
+while points move between workers, because the sum lacks these points."""
 _PROBES = 10
-"""A part of a trial takes this many times as long as measuring the objective, unless it would then
-have more than `_MOST_ROUNDS` rounds."""
+"""A part of a trial takes this many times as long as measuring the objective, unless that needs
+more than `_MOST_ROUNDS` rounds."""
 _SAMPLES = (1, 2, 4, 8)
 """The objective is measured on the whole sample, or on a half, a quarter or an eighth of it. The
 share is as large as possible, but a trial must not take longer than the job has trained so far. The
 first measurement of a job uses an eighth."""
 _NARROWEST, _WIDEST = 4, 8
-"""The smallest and the largest number of rounds between two checks of the promised gain, as
-multiples of the rounds in one part of the trial. A stage has at least three checks, so it takes
-longer than its trial, which has nine parts."""
+"""The smallest and the largest number of rounds between two checks of the promised gain, in units
+of the rounds of one part of the trial. A stage has at least three checks, so it takes longer than
+its trial, which has nine parts."""
 _CLEARLY_LONGER = 1.2
 _ALIKE = 1.25
 
@@ -88,13 +92,12 @@ class _Stage:
     promised: float
     """The fall of the objective per second that the trial predicted."""
     interval_ns: int
-    """The chosen interval. While the lower limit is longer than this, the lower limit is used
-    instead."""
+    """The chosen interval. The lower limit replaces it while that is longer."""
     span: int
     """The number of rounds from one check to the next."""
     rounds: int = 0
     short: int = 0
-    """The number of checks in a row that found less than the promised gain."""
+    """The number of consecutive checks that found less than the promised gain."""
     objective: float | None = None
     """The objective at the last check."""
     elapsed_s: float = 0.0
@@ -128,18 +131,20 @@ class AutoInterval(msgspec.Struct, tag=True):
     _measured: bool = False
     """Whether the objective was ever measured."""
     _missed: int = 0
-    """How many rounds in a row lack the objective that the workers were asked to measure."""
+    """The number of consecutive rounds without the objective that the workers were asked to
+    measure."""
     _age_s: float = 0.0
     """The total time of all rounds so far."""
     _parts: int = _SAMPLES[-1]
     """The probe sample is divided into this many parts, and the objective is measured on one of
     them."""
     _spacing: int = _NARROWEST
-    """The rounds between two checks, as a multiple of the rounds of a part."""
+    """The number of rounds between two checks, divided by the number of rounds in one part of the
+    trial."""
 
     @classmethod
     def with_scaled_steps(cls) -> "AutoInterval":
-        """The interval for kind gradient, in which a short round makes a part of a step."""
+        """The interval for kind gradient. There a short round makes only a part of a step."""
         return cls(Bounds(scaled=True))
 
     @classmethod
@@ -170,7 +175,7 @@ class AutoInterval(msgspec.Struct, tag=True):
             )
         self._missed = self._missed + 1 if unmeasured else 0
         if unmeasured and self._measured and self._missed <= _MOST_MISSED:
-            return None  # the next round has the same terms, so the objective is asked for again
+            return None  # the next round has the same terms, so it requests the objective again
         self._measured = self._measured or measured.finite_objective is not None
         if unmeasured:
             self._blind = BlindInterval(self._bounds.start_ns)
@@ -202,7 +207,7 @@ class AutoInterval(msgspec.Struct, tag=True):
         return self._begin_trial("interval-measuring")
 
     def _begin_trial(self, code: str, **fields: float) -> Reason:
-        """Start a trial with an interval eta for which eta and 2 eta are within the limits."""
+        """Start a trial with an interval eta such that eta and 2 eta are within the limits."""
         self._stage = None
         most_ns = max(self._bounds.low_ns, self._bounds.high_ns // 2)
         self._interval_ns = min(most_ns, self._bounds.clamp(self._interval_ns))
@@ -281,8 +286,8 @@ class _Fit(msgspec.Struct, frozen=True):
 
 
 def _fit(trial: _Trial) -> _Fit:
-    """The line through the measured gain at eta, with the mean of the slopes from eta to 2 eta; and
-    the two lines whose slopes are `_ERRORS` standard errors away."""
+    """Three lines through the measured gain at eta. One has the mean of the slopes from eta to 2
+    eta; the slopes of the others are `_ERRORS` standard errors away."""
     ends = [at for at, (_, probe) in enumerate(trial.plan) if probe]
     parts = [_part(trial.rounds[start : end + 1]) for start, end in pairwise(ends)]
     slopes = [_slope(*parts[at : at + 3]) for at in range(0, len(parts) - 2, 2)]
@@ -300,7 +305,7 @@ def _slope(
     """The slope from one comparison of three parts.
 
     Returns 0 if the rounds of the middle part were not clearly longer, because a worker had visited
-    all of its points. Then nothing is known about longer intervals.
+    all of its points. Such a trial says nothing about longer intervals.
     """
     length, gained = (before[0] + after[0]) / 2, (before[1] + after[1]) / 2
     if middle[0] < _CLEARLY_LONGER * length:

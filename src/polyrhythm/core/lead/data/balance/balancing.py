@@ -37,9 +37,8 @@ def choose(
     held: Sequence[HeldChunk], amount: float, last_pass: int | None, *, ends: bool
 ) -> list[int]:
     """Choose chunks of one worker that have about `amount` points together. `last_pass`: the number
-    of passes after which the job ends; None if no number of passes ends it. `ends`: the aim is that
-    all members finish the job at the same time, so `amount` is a number of remaining visits instead
-    of points.
+    of passes after which the job ends; None if it has no such goal. `ends`: all members shall
+    finish the job at the same time, so `amount` counts remaining visits instead of points.
 
     *Chunks of which the target has a copy go first, because their points need not be sent. Then
     come the chunks that the worker has visited in this pass, the most recent one first, because
@@ -73,10 +72,9 @@ def choose_moves(
     copies: Mapping[Holder, Collection[int]] | None = None,
 ) -> list[WantedMove]:
     """Choose chunks with about `amount` points from each worker in `sources`, and divide them
-    evenly among `targets`. `ends`: `amount` is a number of remaining visits instead of points:
-    visits in the whole job, or with `this_pass` visits in the present pass. `copies` says of which
-    chunks each member has an inactive copy. Chunks whose points need not be sent move first, to a
-    target that has the points."""
+    evenly among `targets`. `ends`: `amount` counts remaining visits instead of points: those in the
+    whole job, or with `this_pass` those in the present pass. `copies`: per member, the chunks of
+    which it has an inactive copy. Chunks whose target already has the points move first."""
     there = {target: (copies or {}).get(target, ()) for target in targets}
     received = dict.fromkeys(sorted(there), 0)
     last = plan.passes + 1 if this_pass else plan.epochs
@@ -100,8 +98,8 @@ def choose_moves(
 
 
 _EVERY = 2
-"""How many folds lie between two decisions about the end of a pass. The number is small, because a
-pass may have only a few rounds."""
+"""The number of folds between two decisions about the end of a pass. It is small, because a pass
+may have only a few rounds."""
 
 
 class Moved(msgspec.Struct, frozen=True):
@@ -116,11 +114,11 @@ class Moved(msgspec.Struct, frozen=True):
 class BalancingState(msgspec.Struct):
     speeds: Speeds = msgspec.field(default_factory=Speeds)
     moved: bool = False
-    """Whether points have moved in this job. Between equal machines, no points move. *Once points
-    have moved, passes are balanced until the job ends. Otherwise a slow worker that becomes fast
+    """Whether points have moved in this job; between equal machines none do. *Once points have
+    moved, the lead balances passes until the job ends. Otherwise a slow worker that becomes fast
     again would keep too few points and stay behind in passes.*"""
     wait: int = ENOUGH
-    """How many folds to wait before the next decision."""
+    """The number of folds before the next decision."""
 
 
 class Balancing:
@@ -176,8 +174,8 @@ class Balancing:
 
     def _paces(self, members: Collection[Holder]) -> list[Pace] | None:
         """The paces of the members that have points; None if the speed of one of them is not known
-        yet. *A member that has finished all passes before it could be measured can help the others,
-        but will never be measured. So it counts as fast as the others are on average.*"""
+        yet. *A member that finished all passes before it was measured can still help the others. It
+        counts as fast as the others are on average.*"""
         held_points = self._plan.held_points(members)
         held_by = {key: held for key, held in held_points.items() if held.points}
         speeds = {key: speed for key in held_by if (speed := self.speeds.of(key)) is not None}
@@ -222,8 +220,8 @@ class Balancing:
 
 
 def with_left(paces: Iterable[Pace], plan: DataPlan, members: Collection[Holder]) -> list[Pace]:
-    """The paces, with the number of visits that each worker has left in the present pass, and in
-    the present and the next pass together (if there is a next pass)."""
+    """The pace of each worker, completed with the number of visits that the worker has left: in the
+    present pass, and in the present and the next pass together (if there is a next pass)."""
     now = plan.passes + 1
     then = now + 1 if plan.epochs is None else min(now + 1, plan.epochs)
     this, both = (visits_left(last, plan.due_chunks(), members) for last in (now, then))

@@ -41,13 +41,12 @@ class Pace(msgspec.Struct, frozen=True):
 
     @property
     def finish_s(self) -> float:
-        """How long the remaining visits of the worker take, if no points move."""
+        """How long the worker's remaining visits take if no points move."""
         return (self.left or 0.0) * self.seconds
 
     @property
     def finish_next_s(self) -> float:
-        """How long the visits of the worker in this pass and the next one take, if no points
-        move."""
+        """How long the worker's visits in this pass and the next one take if no points move."""
         return self.left_next * self.seconds
 
 
@@ -99,10 +98,10 @@ def alike(one: Pace, other: Pace) -> bool:
 
 def group(paces: Iterable[Pace]) -> list[SuperWorker]:
     """Group workers that are about equal. Every worker is compared with the fastest worker of a
-    group, so the result does not depend on the order in which workers are given.
+    group, so the result does not depend on the order of the workers.
 
     The functions below use the symbols of FSP §4.2: N points per worker, V seconds per point, P
-    passes, beta slow workers per fast worker, tau the time for which passes are predicted.
+    passes, beta slow workers per fast worker, and tau, the time for which passes are predicted.
     """
     groups: list[list[Pace]] = []
     for pace in sorted(paces, key=lambda pace: (pace.seconds, pace.key)):
@@ -136,12 +135,13 @@ def pair(ranked: Sequence[SuperWorker]) -> list[tuple[SuperWorker, SuperWorker]]
 
 
 def points_by_passes(slow: SuperWorker, fast: SuperWorker, tau_s: float) -> float:
-    """How many points each slow worker must give away, so that both super-workers have made the
-    same number of passes after `tau_s` (FSP Eq. 9, which is linear in the points).
+    """How many points each slow worker must give away, so that after `tau_s` both super-workers
+    have made the same number of passes (FSP Eq. 9, which is linear in the points).
 
-    A fast worker visits the moved points first, until they have as many passes as its own points.
-    If `tau_s` is too short for that, another division is used: a pass over the remaining points
-    then takes a slow worker as long as a pass over the moved points takes a fast one.
+    A fast worker first visits the moved points, until they have as many passes as its own points.
+    If `tau_s` is too short for that, the points are divided so that both passes take equally long:
+    that of a slow worker over its remaining points, and that of a fast worker over the moved
+    points.
     """
     beta = len(slow.keys) / len(fast.keys)
     behind = fast.passes - slow.passes
@@ -164,8 +164,8 @@ def visits_by_finish(slow: SuperWorker, fast: SuperWorker) -> float:
 
 
 PARTS = 4
-"""The remaining time is divided into this many parts (d in FSP). Chunks move so that passes are
-balanced at the end of the next part."""
+"""The remaining time is divided into this many parts (d in FSP). Moves shall balance the passes at
+the end of the next part."""
 _MOST_PASSES = 16
 """The remaining time is limited to the time of this many passes. Otherwise workers that are behind
 would give away many points for a short time, and get them back."""
@@ -175,11 +175,11 @@ it."""
 _PASS = "balance-pass"
 _MOST_CHUNKS = 2
 """The most chunks that a worker gives away at once to finish the pass in time. More chunks would
-change its passes so much that the chunks would have to come back."""
+change its passes so much that some would have to come back."""
 _LEAST_GAIN = 0.5
-"""Chunks that move to finish the pass in time shorten the time during which some chunks have two
-visits more than others. A chunk moves only if it shortens that time by at least this many rounds.
-Without such a limit, chunks moved back and forth between equally fast workers."""
+"""A chunk moves only if it shortens the time during which some chunks have two visits more than
+others by at least this many rounds. Without such a limit, chunks would move back and forth between
+equally fast workers."""
 _CERTAIN, _LIKELY = 3.0, 1.5
 """Points move only if the measured difference is larger than this many standard errors. The first
 number is used for a move of many points, the second for a move of one or two chunks."""
@@ -196,8 +196,8 @@ class Move(msgspec.Struct, frozen=True):
     ends: bool
     reason: Reason
     this_pass: bool = False
-    """With `ends`: whether only the visits of the present pass count. Otherwise all visits until the
-    end of the job count."""
+    """With `ends`: whether only the visits of the present pass count. Otherwise all visits until
+    the end of the job count."""
 
 
 class Balance(msgspec.Struct, frozen=True):
@@ -330,8 +330,8 @@ def _chunks_for_pass(slow: Pace, fast: Pace, chunk: float, round_s: float) -> in
     the moment at which the early worker visits its first chunk again until the late worker has
     finished, some chunks have two visits more than others. A move of chunks can shorten this time
     at the end of this pass, and also at the end of the next one. Each moved chunk must shorten the
-    sum of the two times by at least half a round. The next pass is included because a moved chunk
-    makes the target slower in it. Otherwise the chunk would often have to move back.*
+    sum of the two times by at least half a round. The next pass counts too, because the target then
+    has one chunk more. Without it, the chunk would often have to move back.*
     """
     apart_s, next_s = slow.finish_s - fast.finish_s, slow.finish_next_s - fast.finish_next_s
     noise = math.hypot(*(each.finish_s * each.error / each.seconds for each in (slow, fast)))

@@ -5,13 +5,13 @@ passes depend on the number of points that it visits per round. Two kinds of rou
 rounds in which the worker has no points, and its first round, because its process is still warming
 up.*
 
-*The speed of a machine varies slowly: it is slower than usual for some seconds, then faster. So
-consecutive rounds are not independent measurements. The mean therefore covers many seconds, and its
-standard error is computed as if there were only a few independent measurements, each with an error
-of 10% or more. Only a large change of speed counts at once.*
+*A machine is slower than usual for some seconds, then faster, so consecutive rounds are not
+independent measurements. Therefore the mean covers many seconds, and its standard error assumes
+only a few independent measurements, each with an error of 10% or more. Only a large change of speed
+counts at once.*
 
 *The first rounds of a job are not typical. So after 8, 16 and 32 rounds the first half of these
-rounds is forgotten. How much the speed varies is measured only from the 32nd round on.*
+rounds is forgotten. The variation of the speed is measured only from the 32nd round on.*
 """
 
 import math
@@ -29,8 +29,8 @@ _HALVES = (4, 8, 16, 32)
 """After each of these numbers of rounds, the rounds up to the previous number in the list are
 forgotten."""
 WANDER, WANDER_S = 0.1, 6.0
-"""By which share the speed of a machine usually differs from its mean, and for how many seconds at
-a time it stays different."""
+"""The share by which the speed of a machine usually differs from its mean, and the number of
+seconds for which such a difference lasts."""
 _CHANGED, _CHANGED_S = 2.0, 2.0
 """The speed of a worker has changed if its time per point is more than `_CHANGED` times the usual
 time, or less than the usual time divided by `_CHANGED`, for `_CHANGED_S` seconds."""
@@ -39,8 +39,8 @@ ENOUGH = 4
 
 
 class Speed(msgspec.Struct):
-    """The seconds per point of a worker and their standard error. `walk_s`: how many seconds of
-    work the worker may be ahead or behind by now, only because its speed varies."""
+    """The seconds per point of a worker and their standard error. `walk_s`: by how many seconds of
+    work the worker may be ahead or behind merely because its speed varies."""
 
     seconds: float
     error: float
@@ -62,7 +62,7 @@ class _Rounds(msgspec.Struct):
 
     def add(self, took_s: float, points: int) -> float:
         """Add a round that took `took_s` seconds and had this many points. Returns the factor by
-        which the weight of earlier rounds in the long mean was multiplied."""
+        which this reduces the weight of earlier rounds in the long mean."""
         self.count += 1
         share = 1 / min(self.count, _RECENT)
         apart = took_s / points - self.mean
@@ -94,18 +94,18 @@ class _Measured(msgspec.Struct):
     counted: _Rounds = msgspec.field(default_factory=_Rounds)
     """The rounds from which the speed is computed. Forgotten rounds are not among them."""
     late: _Rounds = msgspec.field(default_factory=_Rounds)
-    """The rounds since the last time that earlier rounds were forgotten. When rounds are forgotten
-    again, only these stay."""
+    """The rounds since the last time that rounds were forgotten. The next time, only these are
+    kept."""
     wander: float = 0.0
     """The mean of the squared difference between the recent mean and the long mean, as a share of
     the long mean."""
     walked_s: float = 0.0
-    """How many seconds of rounds have passed since points were last moved."""
+    """The seconds of rounds since points last moved."""
     side: int = 0
     away_s: float = 0.0
     away: _Rounds = msgspec.field(default_factory=_Rounds)
-    """The last rounds, if all were much slower (`side` 1) or all much faster (-1) than the mean:
-    their time, and their measurements."""
+    """The time and the measurements of the last rounds, if all of them were much slower (`side` 1)
+    or all were much faster (-1) than the mean."""
 
     def add(self, took_s: float, points: int) -> None:
         """Add a round that took `took_s` seconds and had this many points."""
