@@ -151,7 +151,10 @@ def test_what_may_help_fits_the_case(state: str, spec: dict[str, Any], tries: li
             {"state": "rising", **RISING, "best_pass": 0},
             "the objective has risen since the first round",
         ),
-        ({"state": "stalled"}, "with a rate that is too low or too high, the objective hardly falls"),
+        (
+            {"state": "stalled"},
+            "with a rate that is too low or too high, the objective hardly falls",
+        ),
         (
             {"state": "not-finite", "workers": [0]},
             "steps that are too large end in NaN or infinity",
