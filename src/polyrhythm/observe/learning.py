@@ -133,7 +133,7 @@ def ended_in_words(state: RunState) -> str | None:
         case LearningState.NOT_FINITE:
             return f"{reason}, but losses of its last pass are not finite"
         case _:
-            return f"{reason}, but its training was unstable"
+            return f"{reason}, but its objective has risen {_times(finding)} on the way"
 
 
 def _diverged(finding: Finding) -> bool:
@@ -170,6 +170,8 @@ def learning_advice(state: RunState, job: JobSpec | None) -> str | None:
             gain = "with a rate that is too low or too high, the objective hardly falls"
         case LearningState.NOT_FINITE:
             gain = "steps that are too large end in NaN or infinity"
+        case LearningState.FALLING:
+            gain = "the objective may fall without rising on the way"
         case _ if finding.best_pass:
             gain = f"the objective was {number(finding.best)} {_best_at(finding)}, before it rose"
         case _:
