@@ -132,6 +132,15 @@ def test_a_job_that_does_not_exist_is_refused(tmp_path: Path) -> None:
         pr.train(3, runs_dir=tmp_path)  # type: ignore[arg-type]
 
 
+def test_the_name_of_a_file_without_its_ending_names_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text("def main(worker): ...\n")
+    with pytest.raises(pr.errors.UsageError, match="no job 'mine', but a file: give mine.py"):
+        pr.train("mine")
+
+
 def test_a_function_that_cannot_be_sent_is_refused_with_advice(tmp_path: Path) -> None:
     lock = threading.Lock()
 

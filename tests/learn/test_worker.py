@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from torch import nn
 from polyrhythm import Worker
 from polyrhythm.engines.inline import run_inline
 from polyrhythm.errors import NotFinite, Refused, UsageError
+from polyrhythm.learn.data.catalogue import known
 from polyrhythm.runtime.options import NodeOptions
 from polyrhythm.wire.messages import JobSpec
 
@@ -303,9 +305,26 @@ def test_options_that_the_code_has_not_read_are_named(
     given = {"hidden": "3", "depth": "2", "rate": "0.1", "data_dir": "/data"}
     run(main, workers=2, servers=1, rounds=2, options=given)
     assert capsys.readouterr().err == (
+        "polyrhythm: --data-dir /data had no effect: the job's code has not called worker.data(), which"
+        " searches it\n"
         "polyrhythm: --set hidden=3 had no effect: the job's code has not read"
         " worker.options['hidden']\n"
     )
+
+
+def test_a_data_dir_that_is_searched_is_not_mentioned(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "mnist").mkdir()
+    for file in known("mnist").forms[0].files:
+        (tmp_path / "mnist" / file.name).touch()
+
+    def main(worker: Worker) -> None:
+        assert worker.data("mnist") == tmp_path / "mnist"
+        train(worker)
+
+    run(main, workers=1, servers=1, rounds=2, options={"data_dir": str(tmp_path)})
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize("read", [dict, list, lambda given: {**given}, lambda given: given.items()])

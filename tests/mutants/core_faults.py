@@ -421,6 +421,15 @@ CORE: tuple[Mutant, ...] = (
         "::test_points_that_are_reported_during_a_fold_belong_to_the_round_of_the_report",
     ),
     mutant(
+        "noise-is-that-of-one-pass",
+        "A healthy job with few contributions in a pass is told that its objective rises.",
+        "core:_Losses.next_pass",
+        "min(self._pairs, _KEPT_PAIRS)",
+        "0",
+        "tests/core/lead/progress/test_learning.py"
+        "::test_noise_counts_as_a_rise_in_no_more_than_one_healthy_run_of_fifty",
+    ),
+    mutant(
         "a-pass-forgives-every-worker",
         "A worker is not reported any more, although its objective is still not finite.",
         "core:Learning.on_pass",

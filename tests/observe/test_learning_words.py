@@ -151,7 +151,14 @@ def test_what_may_help_fits_the_case(state: str, spec: dict[str, Any], tries: li
             {"state": "rising", **RISING, "best_pass": 0},
             "the objective has risen since the first round",
         ),
-        ({"state": "stalled"}, "the objective is still 2, as at the start"),
+        (
+            {"state": "falling", "rises": 2, "best": 0.3, "best_pass": 9},
+            "the objective may fall without rising on the way",
+        ),
+        (
+            {"state": "stalled"},
+            "with a rate that is too low or too high, the objective hardly falls",
+        ),
         (
             {"state": "not-finite", "workers": [0]},
             "steps that are too large end in NaN or infinity",
@@ -209,11 +216,11 @@ GOAL = "the job reached its goal: 9 rounds"
     [
         ({"state": "falling"}, GOAL),
         ({"state": "settled", "rises": 1}, GOAL),
-        ({"state": "falling", "rises": 1}, f"{GOAL}, but its training was unstable"),
+        ({"state": "falling", "rises": 1}, f"{GOAL}, but its objective has risen once on the way"),
         ({"state": "rising", **RISING}, f"{GOAL}, but its model has diverged"),
         (
             {"state": "rising", **RISING, "objective": 0.7},
-            f"{GOAL}, but its model has become worse",
+            f"{GOAL}, but its objective was lower in pass 3",
         ),
         (
             {"state": "rising", "first": 1.55, "best": 1.53, "objective": 2.32},
@@ -223,7 +230,7 @@ GOAL = "the job reached its goal: 9 rounds"
             {"state": "rising", "first": 1.55, "best": 1.53, "objective": 3.2},
             f"{GOAL}, but its model has diverged",
         ),
-        ({"state": "stalled"}, f"{GOAL}, but its model has learned nothing"),
+        ({"state": "stalled"}, f"{GOAL}, but its objective has hardly fallen"),
         (
             {"state": "not-finite", "workers": [0]},
             f"{GOAL}, but losses of its last pass are not finite",

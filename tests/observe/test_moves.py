@@ -5,7 +5,7 @@ from typing import Any
 
 from polyrhythm.core.names import worker_name
 from polyrhythm.observe import moves as words
-from polyrhythm.observe.moves import passes_in_words
+from polyrhythm.observe.moves import losses_in_words, moves_in_words
 from polyrhythm.observe.reasons import in_words
 from polyrhythm.observe.state import fold
 from polyrhythm.observe.summary import result, summary_text
@@ -48,10 +48,9 @@ def data_set(code: str, **fields: Any) -> dict[str, Any]:
     return {"at_s": 5.0, "what": "data-set", "reason": code, "fields": fields}
 
 
-def test_status_has_the_passes_of_every_worker_and_the_last_move() -> None:
+def test_the_moves_and_the_last_one_are_told() -> None:
     state = fold([*JOINED, MOVE, {**MOVE, "at_s": 3.5, "points": 8}, rounds(w0=3.25, w1=3, w2=2.5)])
-    passes, *moves = passes_in_words(state)
-    assert passes == "passes: worker-0 3.2, worker-1 3.0 and worker-2 2.5"
+    moves = moves_in_words(state)
     assert moves[0] == "48 points (10 chunks) began to move between workers"
     assert moves[1].startswith(
         "the last time after 3.5 s: 8 points (5 chunks) move from worker-2 to worker-0 and worker-1:"
@@ -66,19 +65,19 @@ def kept(chunks: int, points: int, target: int = 0) -> dict[str, Any]:
 
 def test_moves_that_were_all_interrupted_are_not_told() -> None:
     lines = [*JOINED, MOVE, kept(3, 24), kept(2, 16, target=1)]
-    assert passes_in_words(fold(lines)) == []
+    assert moves_in_words(fold(lines)) == []
     found = result(fold(lines), JobSpec(job="x"))
     assert (found["moved_points"], found["last_move"]) == (0, None)
 
 
 def test_the_last_move_is_the_last_one_that_was_not_interrupted() -> None:
     later = {**MOVE, "at_s": 5.0, "moved": 4, "points": 32}
-    moves = "; ".join(passes_in_words(fold([*JOINED, MOVE, later, kept(1, 8)])))
+    moves = "; ".join(moves_in_words(fold([*JOINED, MOVE, later, kept(1, 8)])))
     assert (
         "64 points (8 chunks) began to move" in moves
         and "after 5.0 s: 24 points (3 chunks)" in moves
     )
-    moves = "; ".join(passes_in_words(fold([*JOINED, MOVE, later, kept(6, 48)])))
+    moves = "; ".join(moves_in_words(fold([*JOINED, MOVE, later, kept(6, 48)])))
     assert (
         "24 points (3 chunks) began to move" in moves
         and "after 3.0 s: 24 points (3 chunks)" in moves
@@ -122,7 +121,7 @@ def test_an_owner_that_is_back_is_said_to_have_all_of_its_points() -> None:
 
 
 def test_nothing_is_said_if_passes_do_not_differ() -> None:
-    assert passes_in_words(fold([*JOINED, rounds()])) == []
+    assert moves_in_words(fold([*JOINED, rounds()])) == []
 
 
 def test_shared_points_that_stay_with_others_are_not_lost() -> None:
@@ -139,8 +138,8 @@ def test_shared_points_that_stay_with_others_are_not_lost() -> None:
 def test_the_summary_says_how_chunks_move_if_any_have_moved() -> None:
     chosen = {"at_s": 0.1, "what": "migration", "mode": "lease", "reason": "migrate-lease"}
     words = "--migrate auto means lease: every worker can read the whole data set"
-    assert words in passes_in_words(fold([*JOINED, chosen, MOVE]))
-    assert words not in passes_in_words(fold([*JOINED, chosen]))
+    assert words in moves_in_words(fold([*JOINED, chosen, MOVE]))
+    assert words not in moves_in_words(fold([*JOINED, chosen]))
 
 
 def test_a_move_that_ends_early_does_not_say_where_the_points_are() -> None:
@@ -175,7 +174,7 @@ def test_the_summary_says_once_how_many_versions_have_no_new_parameters() -> Non
 
 def test_the_summary_of_a_job_that_ended_within_a_hold_has_the_reason() -> None:
     held = m_steps("m-steps-held", absent=300, points=1000)
-    assert passes_in_words(fold([*JOINED, held, ENDED])) == [
-        "300 of 1000 points are missing from the sum: the parameters stay as they are until these"
+    assert losses_in_words(fold([*JOINED, held, ENDED])) == [
+        "300 of 1,000 points are missing from the sum: the parameters stay as they are until these"
         " points were visited again"
     ]

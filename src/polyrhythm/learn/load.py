@@ -35,6 +35,8 @@ def check_job(job: str) -> None:
     if job in JOBS:
         return
     if not job.endswith(".py"):
+        if Path(file := f"{job}.py").is_file():
+            raise UsageError(f"there is no job {job!r}, but a file: give {file}")
         known = ", ".join(name for name in JOBS if name not in HIDDEN)
         raise UsageError(f"there is no job {job!r}: choose one of {known}, or give a FILE.py")
     path = Path(job)

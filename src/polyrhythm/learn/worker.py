@@ -19,7 +19,6 @@ from polyrhythm.learn.data.fetch import obtain
 from polyrhythm.learn.data.places import DATA_DIR
 from polyrhythm.learn.exchange import Exchange
 from polyrhythm.learn.kept_objects import KeptObjects, Stateful
-from polyrhythm.learn.load import JOBS
 from polyrhythm.learn.loading import Loading, count_of, fetcher, loading_of
 from polyrhythm.learn.models import Models
 from polyrhythm.learn.objective import Probe
@@ -448,10 +447,14 @@ class Worker:
             exchange.contribute_rest()
 
     def _say_unread(self) -> None:
-        """Tell the user which options the code has not read: their names may be wrong. Built-in jobs
-        check the names before they begin."""
-        unread = self._job.options.keys() - self._options_read - {DATA_DIR}
-        for name in sorted(unread) if self._job.job not in JOBS else ():
+        """Tell the user which options the code has not read: their names may be wrong."""
+        unread = self._job.options.keys() - self._options_read
+        if DATA_DIR in unread:
+            self.say(
+                f"--data-dir {self._job.options[DATA_DIR]} had no effect: the job's code has not called"
+                " worker.data(), which searches it"
+            )
+        for name in sorted(unread - {DATA_DIR}):
             self.say(
                 f"--set {name}={self._job.options[name]} had no effect: the job's code has not read"
                 f" worker.options[{name!r}]"
@@ -554,7 +557,7 @@ class Worker:
             >>> folder.is_dir()
             True
         """
-        return obtain(known(name), self._job.options.get(DATA_DIR), os.environ)
+        return obtain(known(name), self.options.get(DATA_DIR), os.environ)
 
     def push_buffers(self) -> list[list[torch.Tensor]]:
         """Return the memory from which contributions are sent. A program that computes its

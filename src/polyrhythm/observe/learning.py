@@ -127,13 +127,13 @@ def ended_in_words(state: RunState) -> str | None:
             worse = "model has diverged" if _diverged(finding) else "objective has risen"
             return f"{reason}, but its {worse}"
         case LearningState.RISING:
-            return f"{reason}, but its model has become worse"
+            return f"{reason}, but its objective was lower {_best_at(finding)}"
         case LearningState.STALLED:
-            return f"{reason}, but its model has learned nothing"
+            return f"{reason}, but its objective has hardly fallen"
         case LearningState.NOT_FINITE:
             return f"{reason}, but losses of its last pass are not finite"
         case _:
-            return f"{reason}, but its training was unstable"
+            return f"{reason}, but its objective has risen {_times(finding)} on the way"
 
 
 def _diverged(finding: Finding) -> bool:
@@ -168,9 +168,11 @@ def learning_advice(state: RunState, job: JobSpec | None) -> str | None:
         return None
     match finding.state:
         case LearningState.STALLED:
-            gain = f"the objective is still {number(finding.objective)}, as at the start"
+            gain = "with a rate that is too low or too high, the objective hardly falls"
         case LearningState.NOT_FINITE:
             gain = "steps that are too large end in NaN or infinity"
+        case LearningState.FALLING:
+            gain = "the objective may fall without rising on the way"
         case _ if finding.best_pass:
             gain = f"the objective was {number(finding.best)} {_best_at(finding)}, before it rose"
         case _:

@@ -19,16 +19,6 @@ def begun(line: dict[str, Any], name_of: Callable[[int], str]) -> tuple[str, lis
     return f"{moving} move from {names[0]} to {names[1]}: {why}", [*sources, *targets]
 
 
-def passes_in_words(state: RunState) -> list[str]:
-    """Lines about the passes of every worker, about points that have moved and why, and about lost
-    points."""
-    rows = []
-    workers = sorted(state.workers.values(), key=lambda each: (len(each.name), each.name))
-    if passes := [f"{each.name} {each.passes:.1f}" for each in workers if each.passes is not None]:
-        rows.append(f"passes: {few(passes)}")
-    return [*rows, *moves_in_words(state), *losses_in_words(state)]
-
-
 def moves_in_words(state: RunState) -> list[str]:
     """Lines about the points that moved from worker to worker: how many, when and why the last ones
     moved, and why the job moves points in this way."""

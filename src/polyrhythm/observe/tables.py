@@ -22,7 +22,7 @@ from polyrhythm.observe.learning import (
     learning_in_words,
     shape_of,
 )
-from polyrhythm.observe.moves import passes_in_words
+from polyrhythm.observe.moves import losses_in_words, moves_in_words
 from polyrhythm.observe.reasons import in_words, noticed_by
 from polyrhythm.observe.runs import Run
 from polyrhythm.observe.state import RunState, ServerLoss
@@ -246,7 +246,7 @@ def status(run: Run, columns: int, *, plain: bool = False) -> RenderableType:
 def _details(run: Run, *, running: bool) -> list[str]:
     """The additional lines of `status`."""
     state, job = run.state, run.job
-    rows = passes_in_words(state)
+    rows = [*moves_in_words(state)[:1], *losses_in_words(state)]
     if state.slices:
         slices = ", ".join(f"s{server} {count}" for server, count in state.slices.items())
         links = listed(sorted(set(state.links.values())))

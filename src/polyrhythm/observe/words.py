@@ -19,7 +19,7 @@ def either(choices: Iterable[str]) -> str:
 
 
 def counted(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+    return f"{grouped(count)} {noun}" if count == 1 else f"{grouped(count)} {noun}s"
 
 
 def duration(seconds: float) -> str:

@@ -6,8 +6,15 @@ import random
 import msgspec
 import pytest
 
-from polyrhythm.core.lead.progress.learning import FAULTS, Learning, LearningState, RunningMean
+from polyrhythm.core.lead.progress.learning import (
+    FAULTS,
+    Learning,
+    LearningState,
+    Passes,
+    RunningMean,
+)
 from polyrhythm.core.record import Record, RecordedMean
+from polyrhythm.wire.messages import ContributionReport
 
 FALLING, SETTLED, STALLED = LearningState.FALLING, LearningState.SETTLED, LearningState.STALLED
 RISING, NOT_FINITE = LearningState.RISING, LearningState.NOT_FINITE
@@ -74,6 +81,25 @@ def test_noise_does_not_count_as_a_rise() -> None:
         losses = [0.5 + 1.8 * 0.7**number + rng.gauss(0, 0.05) for number in range(1, 15)]
         alarms += bool(FAULTS & set(states(*losses, first=2.3, error=0.05)))
     assert alarms <= 2
+
+
+@pytest.mark.parametrize("batches", [2, 4, 40])
+def test_noise_counts_as_a_rise_in_no_more_than_one_healthy_run_of_fifty(batches: int) -> None:
+    """A pass of two contributions says little about the noise of its own mean, and the best of
+    thirty passes is better by chance."""
+    rng, alarms, jobs = random.Random(7), 0, 100
+    for _ in range(jobs):
+        passes, learning = Passes(), Learning.begin()
+        for at in range(30 * batches):
+            loss = 0.3 + 2 * 0.6 ** (at / batches) + rng.gauss(0, 0.1)
+            learning.count(0, loss, 64.0)
+            passes.count(ContributionReport(weight=64.0, objective=loss), 64)
+            learning.on_folded(at * S)
+            found = passes.on_folded((at + 1) // batches, 64 * batches)
+            if found is not None:
+                learning.on_pass(found.passes, found.loss)
+        alarms += learning.finding.rises > 0
+    assert alarms <= jobs // 50
 
 
 def test_digits_under_asp_without_its_own_contributions_rises() -> None:

@@ -13,6 +13,7 @@ import msgspec
 from polyrhythm.core.record import Record, RecordedMean
 from polyrhythm.wire.messages import ContributionReport
 
+_KEPT_PAIRS = 32
 _REST = 0.5
 """The last check of a job is made if at least this share of a pass was visited since the check
 before it."""
@@ -51,7 +52,8 @@ class _Losses(msgspec.Struct):
     Each loss is a mean over `weight` points. So the difference of two losses at the same parameters
     has the variance of one point's loss, times `1 / weight + 1 / other weight`. Consecutive
     contributions were computed with nearly the same parameters. So their differences show the noise
-    alone, without the change of the objective during the pass.
+    alone, without the change of the objective during the pass. A pass may have only two
+    contributions, so the differences of earlier passes count too.
     """
 
     _weight: float = 0.0
@@ -68,6 +70,13 @@ class _Losses(msgspec.Struct):
             self._variances += (loss - other) ** 2 / (1 / weight + 1 / other_weight)
             self._pairs += 1
         self._before = (loss, weight)
+
+    def next_pass(self) -> "_Losses":
+        """Begin another mean. Keep the noise that is known, as if it had been found in at most
+        `_KEPT_PAIRS` differences: it changes while the job learns."""
+        kept = min(self._pairs, _KEPT_PAIRS)
+        share = kept / self._pairs if self._pairs else 0.0
+        return _Losses(_pairs=kept, _variances=self._variances * share)
 
     def mean(self) -> RunningMean | None:
         return RunningMean(self._mean, self._error(), self._weight) if self._weight else None
@@ -152,7 +161,7 @@ class Passes:
         if change is None and loss is not None and self._last is not None:
             change = abs(loss.value - self._last.value)
         self._checked, self._since = passes, self.visited
-        self._last, self._losses, self._probed = loss, _Losses(), None
+        self._last, self._losses, self._probed = loss, self._losses.next_pass(), None
         return PassObjective(passes, loss, change)
 
     def _probe_change(self, data_set: int) -> float | None:
@@ -173,7 +182,9 @@ class Passes:
 
 _OF_GAIN = 0.1
 _OF_LEVEL = 0.05
-_ERRORS = 3.0
+_ERRORS = 4.0
+"""A rise is larger than this many standard errors. The best pass of many is better by chance: with 30
+passes by about two errors, so that fewer than four would be exceeded in one healthy run of ten."""
 _MOST_NOISE = 0.5
 """The largest noise that counts, as a share of the first objective. When losses explode, they vary
 so much within a pass that their standard error could explain any rise."""
