@@ -296,3 +296,44 @@ def test_a_fold_is_not_repeated_before_a_lost_contribution_was_sent_again() -> N
     assert stage.lead._contributions.owed and not sent(effects, m.Fold)
     effects = answer(stage, m.Arrived, 2, **stage.who(0), sequence=1, round=1)
     assert [fold.round for fold in sent(effects, m.Fold, "s2")] == [1]
+
+
+def test_a_fold_is_not_repeated_while_the_slices_of_a_second_server_change_hands() -> None:
+    """s2 lacks a contribution of worker-0, which dies before it has sent it again. Meanwhile s3 has
+    died, and its new primary may lack the contribution of worker-1: it must not fold yet."""
+    stage = Stage(workers=2, servers=4, replicas=2)
+    for worker in range(2):
+        stage.hello(f"worker-{worker}")
+        stage.attach(worker, spec((16 * 12,)))
+    stage.from_servers(m.Placed)
+    stage.from_servers(m.Seeded)
+    stage.folded(0)
+    stage.contribute(0, 1)
+    assert sent(stage.contribute(1, 1), m.Fold)
+    of_first, of_second = (m.Row(worker, stage.incarnations[worker], 1) for worker in range(2))
+    stage.closed("s1")
+    for server in (0, 3):
+        answer(stage, m.Placed, server, rows=(of_first, of_second))
+    answer(stage, m.Placed, 2, rows=(of_second,))
+    assert stage.lead._contributions.owing() == ({0}, {2})
+    stage.closed("s3")
+    assert stage.lead._routing.moving
+    assert not sent(stage.closed("w0"), m.Fold)
+    answer(stage, m.Placed, 0)
+    effects = answer(stage, m.Placed, 2, rows=(of_second,))
+    assert stage.lead._contributions.owing() == ({1}, {0})
+    assert not sent(effects, m.Fold), "worker-1 is to send its contribution again"
+    effects = answer(stage, m.Arrived, 0, **stage.who(1), sequence=1, round=1)
+    assert [fold.round for fold in sent(effects, m.Fold, "s0")] == [1]
+
+
+def test_no_fold_is_ordered_after_the_end_of_the_job_was_decided() -> None:
+    """Without rounds: the goal is reached while servers learn that worker-1 is gone, and the last
+    worker dies before all of them have answered."""
+    stage = Stage(workers=2, sync="asp", rounds=1, save_model=True).begin()
+    (fold,) = {fold.round for fold in sent(stage.closed("w1"), m.Fold)}
+    stage.contribute(0, 1)
+    assert stage.lead._ending.goal is not None
+    stage.closed("w0")
+    assert stage.lead._ending.decided
+    assert not sent(stage.folded(fold), m.Fold)
