@@ -3,12 +3,14 @@ replaced by recorders."""
 
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import MagicMock
+from unittest.mock import MagicMock, patch
 
 import pytest
 
+from polyrhythm.errors import NotFinite
 from polyrhythm.learn.exchange import Exchange
 from polyrhythm.learn.objective import NOT_PROBED
+from polyrhythm.learn.steps import reason_of
 
 
 def exchange(*, asked: bool = False, stopped: bool = False, rejoined: bool = False) -> Any:
@@ -62,3 +64,39 @@ def test_the_loss_of_the_first_step_is_reported_only_if_the_policy_asks(parts: i
     made.window.first_loss = (0.5, 8)
     made._loop.terms.probe = (0, parts)
     assert made._take_probe() == ((0.5, 8, 0) if parts else NOT_PROBED)
+
+
+def test_a_contribution_that_is_left_out_leaves_nothing_behind() -> None:
+    """Buffers get finite values again, and gathered gradients are forgotten; the worker abstains."""
+    made = exchange()
+    made._flat, made._abstain, why = (
+        MagicMock(),
+        MagicMock(),
+        NotFinite("it is NaN", what="gradient"),
+    )
+    made._leave_out(why, 2)
+    made._flat.restore_buffers.assert_called_once_with()
+    made._abstain.assert_called_once_with(reason_of(why), 2)
+
+
+@pytest.mark.parametrize("in_flight", [False, True])
+def test_what_is_in_flight_is_set_apart_from_the_next_contribution(in_flight: bool) -> None:
+    made = exchange()
+    del made._contribute
+    made._take_probe = MagicMock(return_value=NOT_PROBED)
+    made.contributor.in_flight = in_flight
+    made.window.void = None
+    made._flat, made._kind.fill = MagicMock(own_changed={}), MagicMock()
+    made._own_changed = 0
+    with patch("polyrhythm.learn.exchange.replace"):
+        made._contribute()
+    assert made._node.set_apart.called is in_flight
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_the_points_of_a_step_that_is_left_out_keep_their_weight_for_other_models(
+    several: bool,
+) -> None:
+    made = exchange()
+    made._several, made.window.new_points = several, 8.0
+    assert made._unweighed() == (0.0 if several else 8.0)

@@ -120,3 +120,14 @@ def test_an_object_for_which_there_is_no_room_leaves_nothing_behind(
         with pytest.raises(StoreFull):
             store.put("a/b", b"0123456789")
     assert store.list() == []
+
+
+def test_the_name_of_a_created_object_is_on_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A crash of the machine must not lose the manifest of a checkpoint whose files are written."""
+    synced: list[Path] = []
+    monkeypatch.setattr("polyrhythm.store.objects._sync", lambda *paths: synced.extend(paths))
+    open_store(str(tmp_path)).create("checkpoints/1/manifest.json", b"{}")
+    folders = [tmp_path, tmp_path / "checkpoints", tmp_path / "checkpoints" / "1"]
+    assert set(folders) <= set(synced)

@@ -138,3 +138,23 @@ def test_what_was_left_out_of_a_contribution_is_taken_back_by_the_next_version()
     (slice_,) = [s for s in buffers.layout.slices if buffers.layout.spaces[s.space].buffers]
     buffers.changes.land(slice_, (), memoryview(b""))
     assert buffers.of(buffers.flat).tolist() == [1.0]
+
+
+def test_a_buffer_of_its_own_that_was_sent_is_not_sent_again_after_a_version_without_it() -> None:
+    """The version names no part of the slice, because no buffer has changed since."""
+    buffers = Buffers([1.0], sharing=LOCAL, evaluates=True)
+    buffers.own.fill_(7.0)
+    assert buffers.sent == [7.0]
+    (slice_,) = [s for s in buffers.layout.slices if buffers.layout.spaces[s.space].buffers]
+    buffers.changes.land(slice_, (), memoryview(b""))
+    assert buffers.sent == []
+
+
+def test_an_infinite_element_stays_infinite_when_a_version_arrives() -> None:
+    """The difference of two infinities would be NaN."""
+    buffers = Buffers([math.inf, 1.0], aside=True)
+    assert buffers.sent == []
+    buffers.of(buffers.flat)[1] = 3.0
+    buffers.of(buffers.here)[1] = 1.5
+    buffers.changes.rebase()
+    assert buffers.of(buffers.flat).tolist() == [math.inf, 3.5]

@@ -121,6 +121,61 @@ def test_a_row_whose_gradient_is_minus_zero_counts_as_sent(gathered: bool) -> No
     assert sent_rows(slice_, held.aggregate).tolist() == [2, 5]
 
 
+class Gathering:
+    """Gathers gradients of one table, and says what a contribution would contain."""
+
+    def __init__(self) -> None:
+        self._tensor = torch.zeros(COUNT, WIDTH, requires_grad=True)
+        layout = lay_out(spec_of("SGD"), 1, 4096)
+        (self._slice,) = layout.slices
+        self._flat = FlatModel(layout, [self._tensor], "same")
+        self._memory, self._push = self._flat.push_buffers(lambda n: memoryview(bytearray(n)))
+
+    def gather(self, points: float, rows: dict[int, float] | float) -> None:
+        """Gather a gradient: a number for each of some rows, or one for all rows."""
+        if isinstance(rows, dict):
+            values = torch.tensor([[value] * WIDTH for value in rows.values()])
+            shape = self._tensor.shape
+            self._tensor.grad = torch.sparse_coo_tensor(torch.tensor([list(rows)]), values, shape)
+        else:
+            self._tensor.grad = torch.full_like(self._tensor, rows)
+        KINDS["gradient"].gather(self._flat, points)
+        self._tensor.grad = None
+
+    def fill(self, points: float) -> dict[int, float]:
+        """End a contribution of so many points. Returns the value of each row that it contains."""
+        self._flat.fill_gathered(self._push, points)
+        held = Held(self._slice, torch.zeros(COUNT * WIDTH), torch.zeros(self._slice.length))
+        if (count := self._flat.indices.get(self._slice.id)) is not None:
+            nbytes = rows_nbytes(self._slice, count, torch.float32.itemsize)
+            data = self._memory[self._slice.space][:nbytes]
+            add_rows(held, read_rows(self._slice, data, count, torch.float32), 1.0)
+            found = held.aggregate
+        else:
+            found = self._push[self._slice.space][: self._slice.length]
+        table = found[: COUNT * WIDTH].view(COUNT, WIDTH)
+        return {row: float(table[row, 0]) for row in sent_rows(self._slice, found).tolist()}
+
+
+def test_the_rows_of_one_contribution_are_not_in_the_next_one() -> None:
+    gathering = Gathering()
+    gathering.gather(2.0, {1: 1.0, 4: 3.0})
+    gathering.gather(2.0, {4: 5.0})
+    assert gathering.fill(4.0) == {1: 0.5, 4: 4.0}
+    gathering.gather(1.0, {4: 7.0, 6: 9.0})
+    assert gathering.fill(1.0) == {4: 7.0, 6: 9.0}
+
+
+def test_a_gradient_of_all_rows_counts_beside_gradients_of_some() -> None:
+    """One batch used the table as a whole, for example in a penalty."""
+    gathering = Gathering()
+    gathering.gather(1.0, {1: 4.0})
+    gathering.gather(3.0, 2.0)
+    assert gathering.fill(4.0) == {row: 2.5 if row == 1 else 1.5 for row in range(COUNT)}
+    gathering.gather(1.0, {3: 8.0})
+    assert gathering.fill(1.0) == {3: 8.0}
+
+
 def test_rows_without_a_gradient_are_not_sent_with_a_slice_that_is_shorter_as_a_whole() -> None:
     tensor = torch.zeros(COUNT, WIDTH, requires_grad=True)
     layout = lay_out(spec_of("SparseAdam"), 1, 4096)

@@ -5,13 +5,14 @@ from typing import Any
 
 import pytest
 
-from polyrhythm.errors import FrameError, LinkError
+from polyrhythm.core.machine import Reason
+from polyrhythm.errors import FrameError, LinkError, PolyrhythmError
 from polyrhythm.io.memory import memory_pair
 from polyrhythm.runtime.net.handshake import acceptor, greet, introduce, limits_for, patience
 from polyrhythm.wire import messages as m
 from polyrhythm.wire.digests import Digest
 from polyrhythm.wire.frames import MEMBER
-from polyrhythm.wire.proof import Secret
+from polyrhythm.wire.proof import NONCE_NBYTES, Acceptor, Secret
 
 
 @pytest.mark.parametrize("protocol", [m.PROTOCOL - 1, m.PROTOCOL + 1])
@@ -127,3 +128,51 @@ def test_a_server_accepts_no_larger_payloads_than_the_slices_of_its_job() -> Non
     job = m.JobSpec(job="j", slice_nbytes=256 * 1024)
     greet(here, hello(), "s1", m.Address("", 0, "", ""), "auto", job)
     assert agreed == [limits_for(job)] and agreed[0].payload_nbytes < MEMBER.payload_nbytes
+
+
+@pytest.fixture
+def strangers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let links in memory need proofs, as links over TCP do."""
+    monkeypatch.setattr("polyrhythm.runtime.net.handshake.must_prove", lambda link: True)
+
+
+def challenged(by: str, secret: Secret) -> tuple[m.WorkerHello, str]:
+    """Dial server 1, and let the server `by`, which knows the secret, answer with a challenge. Returns
+    the hello that it got, and the error that the opener raises."""
+    here, there = memory_pair("w0", "s1")
+    heard: list[m.WorkerHello] = []
+
+    def challenge() -> None:
+        message, _ = there.receive()
+        assert isinstance(message, m.WorkerHello)
+        heard.append(message)
+        answer = Acceptor(by, "j", secret, bytes(NONCE_NBYTES)).take(message)
+        assert answer is not None
+        there.send(answer)
+        there.send(m.Refusal(reason=Reason("full")))
+
+    answers = threading.Thread(target=challenge)
+    answers.start()
+    with pytest.raises(PolyrhythmError) as raised:
+        introduce(here, hello(), secret)
+    answers.join()
+    return heard[0], str(raised.value)
+
+
+@pytest.mark.usefixtures("strangers")
+def test_another_server_of_the_job_at_the_address_is_left() -> None:
+    """It knows the secret, because it belongs to the job, but it has other slices."""
+    secret = Secret("s" * 40)
+    said = (
+        "a process answered as s1, but is another one: the process at this address is s2 and not s1"
+    )
+    assert challenged("s2", secret)[1] == said
+    assert said not in challenged("s1", secret)[1]
+
+
+@pytest.mark.usefixtures("strangers")
+def test_every_handshake_has_a_nonce_of_its_own() -> None:
+    """Otherwise a process that has recorded the proof of a server could answer with it again."""
+    secret = Secret("s" * 40)
+    nonces = {challenged("s1", secret)[0].nonce for _ in range(3)}
+    assert len(nonces) == 3

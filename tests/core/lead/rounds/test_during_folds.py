@@ -296,3 +296,128 @@ def test_a_fold_is_not_repeated_before_a_lost_contribution_was_sent_again() -> N
     assert stage.lead._contributions.owed and not sent(effects, m.Fold)
     effects = answer(stage, m.Arrived, 2, **stage.who(0), sequence=1, round=1)
     assert [fold.round for fold in sent(effects, m.Fold, "s2")] == [1]
+
+
+def test_a_fold_is_not_repeated_while_the_slices_of_a_second_server_change_hands() -> None:
+    """s2 lacks a contribution of worker-0, which dies before it has sent it again. Meanwhile s3 has
+    died, and its new primary may lack the contribution of worker-1: it must not fold yet."""
+    stage = Stage(workers=2, servers=4, replicas=2)
+    for worker in range(2):
+        stage.hello(f"worker-{worker}")
+        stage.attach(worker, spec((16 * 12,)))
+    stage.from_servers(m.Placed)
+    stage.from_servers(m.Seeded)
+    stage.folded(0)
+    stage.contribute(0, 1)
+    assert sent(stage.contribute(1, 1), m.Fold)
+    of_first, of_second = (m.Row(worker, stage.incarnations[worker], 1) for worker in range(2))
+    stage.closed("s1")
+    for server in (0, 3):
+        answer(stage, m.Placed, server, rows=(of_first, of_second))
+    answer(stage, m.Placed, 2, rows=(of_second,))
+    assert stage.lead._contributions.owing() == ({0}, {2})
+    stage.closed("s3")
+    assert stage.lead._routing.moving
+    assert not sent(stage.closed("w0"), m.Fold)
+    answer(stage, m.Placed, 0)
+    effects = answer(stage, m.Placed, 2, rows=(of_second,))
+    assert stage.lead._contributions.owing() == ({1}, {0})
+    assert not sent(effects, m.Fold), "worker-1 is to send its contribution again"
+    effects = answer(stage, m.Arrived, 0, **stage.who(1), sequence=1, round=1)
+    assert [fold.round for fold in sent(effects, m.Fold, "s0")] == [1]
+
+
+def test_no_fold_is_ordered_after_the_end_of_the_job_was_decided() -> None:
+    """Without rounds: the goal is reached while servers learn that worker-1 is gone, and the last
+    worker dies before all of them have answered."""
+    stage = Stage(workers=2, sync="asp", rounds=1, save_model=True).begin()
+    (fold,) = {fold.round for fold in sent(stage.closed("w1"), m.Fold)}
+    stage.contribute(0, 1)
+    assert stage.lead._ending.goal is not None
+    stage.closed("w0")
+    assert stage.lead._ending.decided
+    assert not sent(stage.folded(fold), m.Fold)
+
+
+def test_no_slice_moves_in_a_fold_that_becomes_a_cut() -> None:
+    """The cut of the checkpoint belongs to the routes with which the round was folded."""
+    stage = Stage(workers=1, servers=2, checkpoint_every="2rounds", store="s").begin()
+    stage.contribute(0, 1)
+    stage.folded(1)
+    stage.server(2)
+    placed(stage)
+    for primary in (0, 1):
+        stage.tell(m.CaughtUp(server=primary, peer=2, routing=stage.routing))
+    placed(stage)
+    stage.contribute(0, 2, 2)
+    effects = stage.folded(2)
+    assert sent(effects, m.Cut) and not sent(effects, m.Place)
+    stage.from_servers(m.CutTaken, number=1)
+    file = m.FileEntry("slices", 10, "digest", (0,))
+    stage.from_servers(m.CutWritten, number=1, file=file)
+    stage.contribute(0, 3, 3)
+    (place,) = sent(stage.folded(3), m.Place, "s2")
+    assert any(route.primary == 2 for route in place.routes)
+
+
+def test_a_contribution_that_another_copy_has_is_not_sent_again() -> None:
+    """s2 gets the slices of s1 and lacks the contribution of round 1. It dies too, and its slices go to
+    servers that have this contribution."""
+    stage = Stage(workers=1, servers=4, replicas=2)
+    stage.hello("worker-0")
+    stage.attach(0, spec((16 * 12,)))
+    stage.from_servers(m.Placed)
+    stage.from_servers(m.Seeded)
+    stage.folded(0)
+    assert sent(stage.contribute(0, 1), m.Fold)
+    row = (m.Row(0, stage.incarnations[0], 1),)
+    stage.closed("s1")
+    for server, rows in ((0, row), (3, row), (2, ())):
+        answer(stage, m.Placed, server, rows=rows)
+    assert stage.lead._contributions.owing() == ({0}, {2})
+    stage.closed("s2")
+    effects = answer(stage, m.Placed, 0, rows=row)
+    effects += answer(stage, m.Placed, 3, rows=row)
+    assert not stage.lead._contributions.owed
+    assert {fold.round for fold in sent(effects, m.Fold)} == {1}
+
+
+def test_an_answer_counts_although_a_slice_gets_its_new_primary_meanwhile() -> None:
+    """Without rounds: servers 0 and 2 answer the view change before they follow the new routes."""
+    stage = with_data(sync="asp", servers=3, replicas=1)
+    (fold,) = {fold.round for fold in sent(stage.closed("w1"), m.Fold)}
+    stage.closed("s1")
+    effects: list[Effect] = []
+    for server in (0, 2):
+        stage.tell(m.Folded(server=server, routing=stage.routing, round=fold))
+    for server in (0, 2):
+        effects += stage.tell(m.Placed(server=server, routing=stage.routing))
+    assert not sent(effects, m.Fold), "both have answered"
+    assert leased_points(effects, 0) == 40
+
+
+def test_a_version_that_lacks_a_part_of_a_contribution_is_told_to_its_readers() -> None:
+    """Kind statistics: the fold names a contribution of worker-0. Of the servers that have it one
+    dies, and worker-0 too, before it has sent the contribution again. Workers must make no step from
+    this version, because its sum has the contribution in some slices only."""
+    stage = Stage(workers=2, servers=3, replicas=1, kind="statistics").begin()
+    stage.contribute(0, 1)
+    assert sent(stage.contribute(1, 1), m.Fold)
+    stage.closed("s1")
+    rows = [m.Row(worker, stage.incarnations[worker], 1) for worker in range(2)]
+    answer(stage, m.Placed, 0, rows=tuple(rows))
+    answer(stage, m.Placed, 2, rows=(rows[1],))
+    assert stage.lead._contributions.owing() == ({0}, {2})
+    stage.closed("w0")
+    effects = [
+        effect
+        for server in (0, 2)
+        for effect in answer(stage, m.Folded, server, round=1, weight=2.0)
+    ]
+    assert [release.torn for release in sent(effects, m.Release, "w1")] == [True]
+    stage.tell(m.Trailer(**stage.who(1), sequence=2, report=m.ContributionReport(weight=2.0)))
+    for server in (0, 2):
+        answer(stage, m.Arrived, server, **stage.who(1), sequence=2, round=2)
+    for server in (0, 2):
+        effects = answer(stage, m.Folded, server, round=2, weight=2.0)
+    assert [release.torn for release in sent(effects, m.Release, "w1")] == [False]

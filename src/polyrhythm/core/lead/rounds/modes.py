@@ -533,9 +533,7 @@ class ByRounds:
         self.resume(now_ns)
 
     def resume(self, now_ns: int) -> None:
-        waits = self._routing.moving or self._contributions.owed or self._rounds.folding
-        waits = waits or self._sharing.pending
-        if self._state.postponed is not None and not waits and not self._ending.decided:
+        if self._state.postponed is not None and not self._ending.decided:
             (release, reason), self._state.postponed = self._state.postponed, None
             self.fold(release, reason, now_ns)
 
