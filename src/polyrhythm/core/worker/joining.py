@@ -35,6 +35,7 @@ class Parted(msgspec.Struct, frozen=True):
 class Joining:
     __slots__ = (
         "_attached",
+        "_ended",
         "_links",
         "_outbox",
         "_routes",
@@ -43,6 +44,7 @@ class Joining:
         "broken",
         "lost",
         "parted",
+        "relinked",
         "routed",
     )
 
@@ -65,6 +67,12 @@ class Joining:
         self.broken = False
         """Whether a link has ended before the worker could follow these routes, so that messages on
         this link were lost."""
+        self.relinked: int | None = None
+        """A server to which such a link has ended, and which is still there, so that it does not send
+        again what was lost; None if there is none."""
+        self._ended: dict[int, int] = {}
+        """The servers whose links have ended since the worker followed routes, with their
+        incarnations."""
 
     @property
     def linked(self) -> bool:
@@ -97,6 +105,7 @@ class Joining:
     def reroute(self, message: m.Routing) -> None:
         if self._routes is None:
             self.lost = self.broken = False
+            self.relinked = None
         self._routes = message
 
     def follow(self) -> m.Routing | None:
@@ -107,11 +116,14 @@ class Joining:
             return None
         self.broken = self.broken or self.parted is not None
         if message.servers:
+            for spec in message.servers:
+                if self._ended.get(spec.server) == spec.incarnation:
+                    self.relinked = spec.server
             self.lost = self.lost or self._links.lacks(message.servers)
             self._links.want(message.servers)
         if not self.linked:
             return None
-        self._routes = None
+        self._routes, self._ended = None, {}
         # every server is linked, so the worker need not wait for the lead's decision about a lost
         # server
         self.parted = None
@@ -131,7 +143,10 @@ class Joining:
     def lose_link(self, server: int, incarnation: int) -> bool:
         """Note the end of a link. Returns False if a newer link has replaced it, or if the lead has
         already said that the server is lost."""
-        return self._links.on_ended(server, incarnation) and server in self._links
+        if not self._links.on_ended(server, incarnation) or server not in self._links:
+            return False
+        self._ended[server] = self._links.incarnation(server)
+        return True
 
     def on_unreached(self, server: int, incarnation: int, detail: str, now_ns: int) -> None:
         """Tell the lead that a server does not answer, and try again later."""
