@@ -32,6 +32,8 @@ count = 4
 step = "10ms"
 step_lognormal = 0.3
 """
+SOON = 'limit = "2min"'
+"""A job that hangs is given up soon."""
 EVENT = '[[events]]\nat = "{at}ms"\nwhat = "{what}"\n{who} = {number}\n'
 
 
@@ -128,7 +130,7 @@ def test_whoever_dies_while_slices_are_pushed_all_workers_make_the_same_steps(
 def test_a_server_dies_in_the_middle_of_a_fold(at: int) -> None:
     """The other servers have made the fold already. The server that takes its slices over adds up the
     sums of that fold, and not those of the next one."""
-    done = run(("crash", at, 102), replicas=1, seed=at, bandwidth="20MB")
+    done = run(("crash", at, 102), replicas=1, more=SOON, seed=at, bandwidth="20MB")
     assert done.end.reason.code == "goal"
     assert assert_equal_steps(done) >= 10
 
@@ -137,7 +139,7 @@ def test_a_server_dies_in_the_middle_of_a_fold(at: int) -> None:
 def test_a_link_breaks_while_sums_are_on_their_way_and_another_server_is_lost(at: int) -> None:
     """The new routes let the worker connect again at once. The server does not send the sums again that
     were lost with the link, so the worker rejoins and reads the parameters."""
-    text = JOB.format(where="workers", replicas=1, more="", bandwidth="20MB")
+    text = JOB.format(where="workers", replicas=1, more=SOON, bandwidth="20MB")
     text += f'[[events]]\nat = "{at}ms"\nwhat = "cut"\nworker = "worker-1"\nserver = 1\n'
     done = Run(text + EVENT.format(at=at, what="crash", who="server", number=2), seed=at)
     assert done.end.reason.code == "goal"
