@@ -18,9 +18,35 @@ CORE: tuple[Mutant, ...] = (
         "sum-of-a-lost-server-is-kept",
         "A worker makes a step with a sum that a server has sent before the fold, and that died.",
         "core:Assembly.drop_early",
-        "routes[slice_].primary == self.routes[slice_].primary",
+        "stays[slice_]",
         "True",
         "tests/core/worker/test_early_sums.py::test_sums_of_a_lost_server_are_dropped",
+    ),
+    mutant(
+        "sum-of-a-slice-whose-server-came-back",
+        "A worker keeps the sum of a server that was lost, because a later server has its number.",
+        "core:Assembly.drop_early",
+        "_primary_of(now) == _primary_of(before)",
+        "now.primary == before.primary",
+        "tests/core/worker/test_early_sums.py"
+        "::test_after_several_changes_of_routes_a_sum_counts_if_its_primary_has_stayed",
+    ),
+    mutant(
+        "sum-of-the-wrong-round",
+        "A server dies in the middle of a fold, and its heir sends sums of that fold for the next.",
+        "core:RoundsSlices.sum_of",
+        "self._held[slice_].stamp.number + 1",
+        "self.round",
+        "tests/sim/test_steps_on_workers.py::test_a_server_dies_in_the_middle_of_a_fold",
+    ),
+    mutant(
+        "sums-lost-with-a-link",
+        "A worker waits for ever for sums that were lost with a link to a server that is still there.",
+        "core:Entry._lacks_sums",
+        "server is None or state.phase is not Phase.WAITING",
+        "True",
+        "tests/sim/test_steps_on_workers.py"
+        "::test_a_link_breaks_while_sums_are_on_their_way_and_another_server_is_lost[296]",
     ),
     mutant(
         "sum-comes-after-its-primary",

@@ -32,6 +32,8 @@ count = 4
 step = "10ms"
 step_lognormal = 0.3
 """
+SOON = 'limit = "2min"'
+"""A job that hangs is given up soon."""
 EVENT = '[[events]]\nat = "{at}ms"\nwhat = "{what}"\n{who} = {number}\n'
 
 
@@ -57,11 +59,13 @@ def assert_equal_steps(done: Run) -> int:
     """Every worker has made each version from the same sums. Returns how many versions were made by
     several workers."""
     found: dict[int, list[dict[int, frozenset[tuple[int, int, int]]]]] = {}
-    for process in done.simulation.workers.values():
+    workers = done.simulation.workers.values()
+    slices = max(len(sums) for process in workers for sums in process.applied.values())
+    for process in workers:
         for version, sums in process.applied.items():
             made = {s: frozenset(cargo) for s, (of, cargo) in sums.items() if of == version}
             # a worker that has just joined has read this version whole, and not made it
-            if made and len(made) == len(sums):
+            if len(made) == slices:
                 found.setdefault(version, []).append(made)
     for version, made in found.items():
         assert all(each == made[0] for each in made), f"version {version} differs"
@@ -119,6 +123,26 @@ def test_whoever_dies_while_slices_are_pushed_all_workers_make_the_same_steps(
     events = [("crash", at, server), ("crash", at + later, worker)]
     done = run(*events, replicas=1, seed=seed, bandwidth="100MB")
     assert done.end.reason.code == "goal" and done.lines("saved")
+    assert assert_equal_steps(done) >= 10
+
+
+@pytest.mark.parametrize("at", [318, 335, 454])
+def test_a_server_dies_in_the_middle_of_a_fold(at: int) -> None:
+    """The other servers have made the fold already. The server that takes its slices over adds up the
+    sums of that fold, and not those of the next one."""
+    done = run(("crash", at, 102), replicas=1, more=SOON, seed=at, bandwidth="20MB")
+    assert done.end.reason.code == "goal"
+    assert assert_equal_steps(done) >= 10
+
+
+@pytest.mark.parametrize("at", [296, 312, 328])
+def test_a_link_breaks_while_sums_are_on_their_way_and_another_server_is_lost(at: int) -> None:
+    """The new routes let the worker connect again at once. The server does not send the sums again that
+    were lost with the link, so the worker rejoins and reads the parameters."""
+    text = JOB.format(where="workers", replicas=1, more=SOON, bandwidth="20MB")
+    text += f'[[events]]\nat = "{at}ms"\nwhat = "cut"\nworker = "worker-1"\nserver = 1\n'
+    done = Run(text + EVENT.format(at=at, what="crash", who="server", number=2), seed=at)
+    assert done.end.reason.code == "goal"
     assert assert_equal_steps(done) >= 10
 
 

@@ -88,6 +88,64 @@ def test_a_released_sum_is_kept() -> None:
     assert assembly.whole and assembly.version == 5
 
 
+CHANGES = st.lists(
+    st.tuples(st.sampled_from(["lost", "moved", "returned"]), st.integers(0, 3), st.integers(0, 2)),
+    max_size=6,
+)
+
+
+@given(
+    changes=CHANGES,
+    followed=st.sets(st.integers(0, 5)),
+    before=st.sets(st.integers(0, 3)),
+    late=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 6))),
+)
+def test_after_several_changes_of_routes_a_sum_counts_if_its_primary_has_stayed(
+    changes: list[tuple[str, int, int]],
+    followed: set[int],
+    before: set[int],
+    late: list[tuple[int, int]],
+) -> None:
+    """A worker may follow several changes as one: a slice moves, and a server is lost. Also a slice may
+    come back to its server, or to a new server with the same number. A sum counts if its sender has been
+    the primary without a break, whether it came before the new routes or comes after them."""
+    assembly, routes = landed(4), BEFORE
+    for slice_ in before:
+        assembly.land_early(routes[slice_].primary, slice_, 5, routing=1)
+    counts = set(before)
+    sent = {slice_: [(route.primary, 1)] for slice_, route in enumerate(routes)}
+    for at, (what, slice_, server) in enumerate(changes):
+        epoch = at + 2
+        lost = routes[slice_].primary
+        due = range(4) if what == "lost" else (slice_,)
+        changed = list(routes)
+        for each in due:
+            if what == "lost" and routes[each].primary != lost:
+                continue
+            to = (lost + 1) % 3 if what == "lost" else server
+            to = BEFORE[each].primary if what == "returned" else to
+            if what != "lost" and to == routes[each].primary:
+                continue
+            changed[each] = Route(to, since=epoch)
+            sent[each].append((to, epoch))
+        routes = tuple(changed)
+        if at in followed or at == len(changes) - 1:
+            assert assembly.leads_elsewhere(routes) == any(
+                now.since != then.since for now, then in zip(routes, assembly.routes, strict=True)
+            )
+            counts -= {s for s in counts if routes[s].since != assembly.routes[s].since}
+            assembly.drop_early(routes)
+            assembly.reroute(routes)
+    for slice_, which in late:
+        primary, since = sent[slice_][which % len(sent[slice_])]
+        assembly.land_early(primary, slice_, 5, routing=since)
+        if since == routes[slice_].since:
+            counts.add(slice_)
+    expected = [5 if slice_ in counts else 4 for slice_ in range(4)]
+    assert [assembly.version, assembly.newest] == [min(expected), max(expected)]
+    assert assembly.whole == (len(set(expected)) == 1)
+
+
 SENT = [(slice_, early) for slice_ in range(4) for early in (True, False)]
 
 

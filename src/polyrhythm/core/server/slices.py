@@ -615,6 +615,12 @@ class RoundsSlices(HeldSlices[RoundsSlice]):
         held = self._held[slice_]
         return held.is_primary and held.has_all(self._members)
 
+    def sum_of(self, slice_: int) -> int:
+        """The round whose sum a slice adds up now. *It is not the open round if another server was lost
+        in the middle of a fold: its slices still have to make the fold that the slices of this server
+        have made.*"""
+        return self._held[slice_].stamp.number + 1
+
     @property
     def torn(self) -> int:
         return self._torn

@@ -6,6 +6,9 @@ and reads from them.
 
 from polyrhythm.core import events as ev
 from polyrhythm.core.effects import PrepareBuffers, TakeChunks
+from polyrhythm.core.kinds import sums_only
+from polyrhythm.core.machine import Reason
+from polyrhythm.core.names import server_name
 from polyrhythm.core.worker.leaving import Departure
 from polyrhythm.core.worker.lifecycle import Phase
 from polyrhythm.core.worker.pulls import Assembly, Missing
@@ -101,6 +104,8 @@ class Entry:
         if not state.joining.routed:
             self._follow_first(message, now_ns)
             return
+        if self._lacks_sums(now_ns):
+            return
         mode, missing = state.mode, self._missing(message.routes)
         if missing is Missing.VERSIONS:
             mode.landing.drop_early(message.routes)
@@ -117,6 +122,23 @@ class Entry:
         enough = state.leaves and (state.user_computes or mode.landing.whole)
         if mode.read_again(state.pushes.sequence, state.phase, missing, enough=enough):
             self._training.resume_if_whole(now_ns)
+
+    def _lacks_sums(self, now_ns: int) -> bool:
+        """Rejoin if sums were lost with a link to a server that is still there: it does not send again
+        what it has sent before a fold. A worker that computes has all sums of its version. Returns
+        whether the worker rejoins."""
+        state, server = self._state, self._state.joining.relinked
+        if server is None or state.phase is not Phase.WAITING:
+            return False
+        if state.job is None or not sums_only(state.job):
+            return False
+        fields = {
+            "name": state.name,
+            "peer": server_name(server),
+            "detail": "sums were lost with it",
+        }
+        self._departure.come_back(Reason("link-lost", fields), now_ns)
+        return True
 
     def _prepare_buffers(self) -> None:
         landing = self._state.mode.landing

@@ -36,6 +36,7 @@ class Parted(msgspec.Struct, frozen=True):
 class Joining:
     __slots__ = (
         "_attached",
+        "_ended",
         "_links",
         "_outbox",
         "_routes",
@@ -44,6 +45,7 @@ class Joining:
         "broken",
         "lost",
         "parted",
+        "relinked",
         "routed",
     )
 
@@ -67,6 +69,12 @@ class Joining:
         self.broken = False
         """Whether a link has ended before the worker could follow these routes. Then messages on
         this link were lost."""
+        self.relinked: int | None = None
+        """A server to which such a link has ended, and which is still there, so that it does not send
+        again what was lost; None if there is none."""
+        self._ended: dict[int, int] = {}
+        """The servers whose links have ended since the worker followed routes, with their
+        incarnations."""
 
     @property
     def linked(self) -> bool:
@@ -99,6 +107,7 @@ class Joining:
     def reroute(self, message: m.Routing) -> None:
         if self._routes is None:
             self.lost = self.broken = False
+            self.relinked = None
         self._routes = message
 
     def follow(self) -> m.Routing | None:
@@ -109,12 +118,16 @@ class Joining:
             return None
         self.broken = self.broken or self.parted is not None
         if message.servers:
+            for spec in message.servers:
+                if self._ended.get(spec.server) == spec.incarnation:
+                    self.relinked = spec.server
             self.lost = self.lost or self._links.lacks(message.servers)
             self._links.want(message.servers)
         if not self.linked:
             return None
-        self._routes = None
-        # every server is linked, so no decision of the lead about a lost server is needed
+        self._routes, self._ended = None, {}
+        # every server is linked, so the worker need not wait for the lead's decision about a lost
+        # server
         self.parted = None
         self._outbox.routing = message.routing
         return message
@@ -132,7 +145,10 @@ class Joining:
     def lose_link(self, server: int, incarnation: int) -> bool:
         """Note the end of a link. Returns False if a newer link has replaced it, or if the lead has
         already declared the server lost."""
-        return self._links.on_ended(server, incarnation) and server in self._links
+        if not self._links.on_ended(server, incarnation) or server not in self._links:
+            return False
+        self._ended[server] = self._links.incarnation(server)
+        return True
 
     def on_unreached(self, server: int, incarnation: int, detail: str, now_ns: int) -> None:
         """Tell the lead that a server does not answer, and try again later."""

@@ -69,9 +69,11 @@ class Assembly:
         is part of the fold, and the new primary does not send it again.*"""
 
     def leads_elsewhere(self, routes: tuple[Route, ...]) -> bool:
-        """Whether some slice has another primary in these routes."""
+        """Whether some slice has another primary in these routes, or has had one since. *A worker that
+        could not follow several changes of routes follows them as one, and a slice may have come back
+        to its server.*"""
         pairs = zip(routes, self.routes, strict=True)
-        return any(now.primary != before.primary for now, before in pairs)
+        return any(_primary_of(now) != _primary_of(before) for now, before in pairs)
 
     def reroute(self, routes: tuple[Route, ...]) -> None:
         """Follow new primaries. The slices that have arrived keep their versions."""
@@ -89,16 +91,21 @@ class Assembly:
         self._early[slice_] = before
 
     def drop_early(self, routes: tuple[Route, ...]) -> None:
-        """When routes change because a server is lost: drop the sums that arrived before the lead
-        ordered the fold and whose server is no longer the primary of their slice. *The lost server
-        may have sent such a sum to some workers only, and no other process has it.*"""
+        """When routes change because a server is lost, drop the sums that arrived before the lead
+        ordered the fold and whose slice has had another primary since. *The lost server may have sent
+        such a sum to some workers only, and no other process has it.* If the slice has moved without a
+        loss, the worker asks its new primary for the sum."""
+        stays = [
+            _primary_of(now) == _primary_of(before)
+            for now, before in zip(routes, self.routes, strict=True)
+        ]
         self.early_since = tuple(
-            since if now.primary == before.primary else now.since
-            for now, before, since in zip(routes, self.routes, self.early_since, strict=True)
+            since if stay else now.since
+            for now, since, stay in zip(routes, self.early_since, stays, strict=True)
         )
         early, self._early = self._early, {}
         for slice_, before in early.items():
-            if routes[slice_].primary == self.routes[slice_].primary:
+            if stays[slice_]:
                 self._early[slice_] = before
             else:
                 self.land(self.routes[slice_].primary, slice_, before)
@@ -139,6 +146,11 @@ class Assembly:
         if self.whole:
             return self.version
         return min(self._versions[slice_] for slice_ in self.slices[server])
+
+
+def _primary_of(route: Route) -> tuple[int, int]:
+    """The primary of a slice, and since when it is that without a break."""
+    return route.primary, route.since
 
 
 @lru_cache(maxsize=4)

@@ -137,11 +137,18 @@ class SimSliceStore:
         """Whether the sum of a slice can be sent before the fold is ordered, and was not sent yet."""
         rules = self.rules
         assert isinstance(rules, RoundsSlices)
-        return self._early.get(slice_, (0,))[0] != rules.round and rules.is_summed(slice_)
+        sent = self._early.get(slice_, (0,))[0]
+        return sent != rules.sum_of(slice_) and rules.is_summed(slice_)
+
+    def sum_of(self, slice_: int) -> int:
+        """The round whose sum a slice adds up now."""
+        rules = self.rules
+        assert isinstance(rules, RoundsSlices)
+        return rules.sum_of(slice_)
 
     def sum_early(self, slice_: int, readers: frozenset[tuple[int, int]]) -> tuple[Given, ...]:
         """Note that the sum of a slice is sent to these workers. Returns the contributions in it."""
-        self._early[slice_] = (self.rules.round, readers)
+        self._early[slice_] = (self.sum_of(slice_), readers)
         return tuple(self._added[slice_])
 
     def early(self, round_: int, reader: tuple[int, int]) -> set[int]:
