@@ -94,7 +94,7 @@ class Run:
         file.write_text(JOB)
         job = JobSpec(job=uuid.uuid4().hex[:8], name=str(file), path=str(file), **settings)
         here = Here.of(job, None, None, most)
-        requests = child_requests(job, self.folder, link="auto", digest="auto", here=here)
+        requests = child_requests(job, self.folder, here=here)
         left = list(steps)
 
         def wanted() -> Wanted:

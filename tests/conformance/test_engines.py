@@ -56,7 +56,7 @@ def run(engine: Engine, folder: Path, ticks: list[int], **fields: object) -> Eng
     file = folder / "job.py"
     file.write_text(JOB)
     job = JobSpec(job="j", name=str(file), path=str(file), workers=2, rounds=3, **fields)
-    requests = child_requests(job, folder, link="auto", digest="auto")
+    requests = child_requests(job, folder)
     watch = EngineWatch(say=lambda line: None, tick=lambda: ticks.append(1))
     return engine.run(requests, watch)
 

@@ -51,7 +51,7 @@ def test_a_worker_whose_death_ends_the_job_is_named(tmp_path: Path, die: str, ho
     file = tmp_path / "job.py"
     file.write_text(JOB.replace("FILE", repr(str(stopped))).replace("DIE", die))
     job = JobSpec(job="j", name=str(file), path=str(file), workers=1, max_seconds=60)
-    requests = child_requests(job, tmp_path, link="auto", digest="auto")
+    requests = child_requests(job, tmp_path)
     members = Members(tmp_path / "journal.jsonl")
     ticks_after_end = 0
 

@@ -20,7 +20,7 @@ from polyrhythm.api.checks import (
 )
 from polyrhythm.api.code import Code, find_code
 from polyrhythm.api.folders import discarded_if_not_started, make_run_dir
-from polyrhythm.api.hosts import Here, cluster_of, colocated_servers
+from polyrhythm.api.hosts import Here, ProcessOptions, cluster_of, colocated_servers
 from polyrhythm.api.options import (
     DATA,
     JOBS_OF_SERVERS,
@@ -1050,15 +1050,7 @@ def train(
         # once.
         from polyrhythm.api.running import run_job
 
-    return run_job(
-        spec if engine == RAY else in_run_folder(spec, here, run_dir),
-        here,
-        run_dir,
-        quiet=quiet,
-        engine=engine,
-        cluster=cluster,
-        main=code.main,
-        remote=code.remote or trial_of_process(),
+    options = ProcessOptions(
         link=link,
         digest=digest,
         host=host,
@@ -1068,6 +1060,17 @@ def train(
         trace=trace,
         check=check,
         debug=debug,
+        main=code.main,
+    )
+    return run_job(
+        spec if engine == RAY else in_run_folder(spec, here, run_dir),
+        here,
+        run_dir,
+        options,
+        quiet=quiet,
+        engine=engine,
+        cluster=cluster,
+        remote=code.remote or trial_of_process(),
     )
 
 
