@@ -22,7 +22,8 @@ from benchmarks import report
 from benchmarks.gpu.copies import measure
 from polyrhythm.api.hosts import ProcessOptions, child_requests
 from polyrhythm.cli.bench import final_reports, pushed_nbytes
-from polyrhythm.engines.engine import EngineWatch, choose_engine
+from polyrhythm.engines.choice import choose_engine
+from polyrhythm.engines.engine import EngineWatch
 from polyrhythm.observe.journal import read_journal
 from polyrhythm.wire.messages import JobSpec
 

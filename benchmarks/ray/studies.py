@@ -19,7 +19,8 @@ from benchmarks.ray import documented
 from benchmarks.ray.digits_job import BATCH, PACE_MS, STEPS, build, tested
 from polyrhythm.api.hosts import ProcessOptions, child_requests
 from polyrhythm.cli.bench import final_reports, pushed_nbytes
-from polyrhythm.engines.engine import LOCAL, RAY, ClusterOptions, EngineWatch, choose_engine
+from polyrhythm.engines.choice import LOCAL, RAY, choose_engine
+from polyrhythm.engines.engine import ClusterOptions, EngineWatch
 from polyrhythm.io.limits import usable_cores
 from polyrhythm.observe.journal import read_journal
 from polyrhythm.wire.messages import JobSpec

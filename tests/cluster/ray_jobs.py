@@ -14,14 +14,8 @@ from typing import Any
 import pytest
 
 from polyrhythm.api.hosts import Here, child_requests
-from polyrhythm.engines.engine import (
-    RAY,
-    ClusterOptions,
-    EngineRun,
-    EngineWatch,
-    Wanted,
-    choose_engine,
-)
+from polyrhythm.engines.choice import RAY, choose_engine
+from polyrhythm.engines.engine import ClusterOptions, EngineRun, EngineWatch, Wanted
 from polyrhythm.observe.journal import read_journal
 from polyrhythm.observe.output import log_file
 from polyrhythm.observe.runs import JOURNAL

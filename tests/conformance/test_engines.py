@@ -8,16 +8,8 @@ import pytest
 from safetensors.torch import load_file
 
 from polyrhythm.api.hosts import child_requests
-from polyrhythm.engines.engine import (
-    INLINE,
-    LOCAL,
-    RAY,
-    ClusterOptions,
-    Engine,
-    EngineRun,
-    EngineWatch,
-    choose_engine,
-)
+from polyrhythm.engines.choice import INLINE, LOCAL, RAY, choose_engine
+from polyrhythm.engines.engine import ClusterOptions, Engine, EngineRun, EngineWatch
 from polyrhythm.errors import UsageError
 from polyrhythm.observe.journal import read_journal
 from polyrhythm.wire.messages import JobSpec

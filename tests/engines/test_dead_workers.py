@@ -9,7 +9,8 @@ from types import SimpleNamespace
 import pytest
 
 from polyrhythm.api.hosts import child_requests
-from polyrhythm.engines.engine import EngineWatch, choose_engine
+from polyrhythm.engines.choice import choose_engine
+from polyrhythm.engines.engine import EngineWatch
 from polyrhythm.engines.exits import ending
 from polyrhythm.engines.host import Exited, ProcessReported
 from polyrhythm.engines.requests import Told

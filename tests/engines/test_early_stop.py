@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from polyrhythm.api.hosts import child_requests
-from polyrhythm.engines.engine import EngineRun, EngineWatch, Wanted, choose_engine
+from polyrhythm.engines.choice import choose_engine
+from polyrhythm.engines.engine import EngineRun, EngineWatch, Wanted
 from polyrhythm.wire.messages import JobSpec
 from tests.cluster.processes import wait_until
 

@@ -6,7 +6,8 @@ import pytest
 
 from polyrhythm.api.hosts import child_requests
 from polyrhythm.engines import output as logs
-from polyrhythm.engines.engine import EngineWatch, choose_engine
+from polyrhythm.engines.choice import choose_engine
+from polyrhythm.engines.engine import EngineWatch
 from polyrhythm.observe.output import Output, log_file, older_log
 from polyrhythm.wire.messages import JobSpec
 

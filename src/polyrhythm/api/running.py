@@ -15,16 +15,8 @@ from polyrhythm.api.result import Result, result_of_run
 from polyrhythm.api.saying import tell
 from polyrhythm.api.secret import SECRET, given_secret
 from polyrhythm.core.supervision import Loss, NewestCheckpoint, Resuming
-from polyrhythm.engines.engine import (
-    INLINE,
-    LOCAL,
-    RAY,
-    ClusterOptions,
-    EngineRun,
-    EngineWatch,
-    Wanted,
-    choose_engine,
-)
+from polyrhythm.engines.choice import INLINE, LOCAL, RAY, choose_engine
+from polyrhythm.engines.engine import ClusterOptions, EngineRun, EngineWatch, Wanted
 from polyrhythm.engines.exits import name_of
 from polyrhythm.engines.requests import listening_fields
 from polyrhythm.errors import Interrupted, JobFailed, StoreError

@@ -68,12 +68,7 @@ from polyrhythm.core.placement.schemes import RING, SCHEMES
 from polyrhythm.core.supervision import ON_LOSS
 from polyrhythm.core.sync.barrier.timer import timer_of
 from polyrhythm.core.sync.registry import AUTO, POLICIES, choose_kind, sync_help, with_global_batch
-from polyrhythm.engines.engine import (
-    LOCAL,
-    RAY,
-    check_engine,
-    check_engine_runs,
-)
+from polyrhythm.engines.choice import LOCAL, RAY, check_engine, check_engine_runs
 from polyrhythm.learn.data.places import DATA_DIR
 from polyrhythm.learn.jobs.numbers import check_numbers
 from polyrhythm.learn.jobs.point_options import check_point_options

@@ -21,7 +21,8 @@ from polyrhythm.cli.command import Command
 from polyrhythm.core.devices import CPU, parse_devices
 from polyrhythm.core.placement.division import ALPHA, best_nbytes, fit_alpha
 from polyrhythm.core.values import parse_size
-from polyrhythm.engines.engine import EngineWatch, choose_engine
+from polyrhythm.engines.choice import choose_engine
+from polyrhythm.engines.engine import EngineWatch
 from polyrhythm.engines.environment import environment
 from polyrhythm.errors import JobFailed, UsageError
 from polyrhythm.observe.journal import read_journal

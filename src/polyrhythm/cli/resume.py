@@ -30,7 +30,7 @@ from polyrhythm.cli.launch import launch
 from polyrhythm.core.cluster import worker_range
 from polyrhythm.core.record import Record
 from polyrhythm.core.sync.barrier.timer import timer_of
-from polyrhythm.engines.engine import RAY, check_engine_runs
+from polyrhythm.engines.choice import RAY, check_engine_runs
 from polyrhythm.errors import RunError, StoreError, UsageError
 from polyrhythm.io.codefile import digest_of
 from polyrhythm.learn.data.places import DATA_DIR
