@@ -44,7 +44,8 @@ class LeadMachine:
         the lead continues (see `snapshot`); None for a new job."""
         self.job = job
         state = self._state = begin_state(job) if state is None else state
-        parts = connect(job, state, seat)
+        self.parts = parts = connect(job, state, seat)
+        """What the lead knows and decides, part by part. Tests ask the parts."""
         self.view = parts.view
         self._admission = parts.admission
         self._opening = parts.opening
