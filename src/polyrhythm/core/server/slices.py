@@ -305,7 +305,7 @@ class HeldSlices(Generic[Held]):
             return Verdict.NOT_HELD
         return Verdict.NEW if missing else Verdict.REPEATED
 
-    def seeded(self, slice_: int, routing: int) -> SliceSeeded:
+    def on_seeded(self, slice_: int, routing: int) -> SliceSeeded:
         """Record that the slice has the initial parameters of this epoch, or those of a
         checkpoint."""
         if (held := self._held.get(slice_)) is not None:
@@ -524,7 +524,7 @@ class HeldSlices(Generic[Held]):
             return Verdict.NEW
         return Verdict.REPEATED if copy.stamp.number <= held.stamp.number else Verdict.GAP
 
-    def copied(self, copy: Copy, verdict: Verdict) -> StepCopied | None:
+    def on_copied(self, copy: Copy, verdict: Verdict) -> StepCopied | None:
         """Record a step of the primary. `verdict` is what `judge_step` has returned; the step was
         made if it is NEW. If the step is now in all slices that are copied from this primary,
         returns the event that reports it. *A step that was made is recorded even if the slice has
@@ -547,7 +547,7 @@ class HeldSlices(Generic[Held]):
             return Verdict.STRANGER
         return Verdict.NEW if state.routing >= held.copied_since else Verdict.MOVED
 
-    def adopted(self, state: State, verdict: Verdict) -> StateAdopted | None:
+    def on_adopted(self, state: State, verdict: Verdict) -> StateAdopted | None:
         """Record the state of a slice after `judge_state`; if the state was needed, it is in the
         slice now. If all copies of this primary's slices are current, returns the event that
         reports that. *The copy is current only if its primary has not changed while the state was

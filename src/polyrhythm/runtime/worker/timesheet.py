@@ -84,7 +84,7 @@ class Timesheet:
         self.resumed_ns += nanoseconds
         self.transferred_ns += nanoseconds
 
-    def exchanged(self, began_ns: int, idle_ns: int) -> None:
+    def on_exchanged(self, began_ns: int, idle_ns: int) -> None:
         """Divide the time in which the worker sent a contribution and got a new version into
         waiting and transferring. `began_ns`: when it began
         to send. For `idle_ns` of the time since then its thread was idle, which counts as waiting,
@@ -111,7 +111,7 @@ class Timesheet:
         self.resumed_ns += took_ns
         return took_ns
 
-    def rebased(self, began_ns: int, *, rejoined: bool) -> int:
+    def on_rebased(self, began_ns: int, *, rejoined: bool) -> int:
         """The worker has rebased its parameters. `began_ns`: when that began. Returns how long that
         took. `rejoined`: the worker has rejoined, so the time before `began_ns` is not counted."""
         if rejoined:

@@ -208,7 +208,7 @@ class ByArrival:
         self._folds.send_again()
         return False
 
-    def repaid(self, now_ns: int) -> None:
+    def on_repaid(self, now_ns: int) -> None:
         """Do nothing: a contribution is folded at once, so no fold waits for contributions that
         workers send again."""
 
@@ -530,7 +530,7 @@ class ByRounds:
             self._folds.send_again()
         return False
 
-    def repaid(self, now_ns: int) -> None:
+    def on_repaid(self, now_ns: int) -> None:
         if self._rounds.folding and not self._routing.moving:
             self._folds.send_again()
         self.resume(now_ns)
@@ -626,7 +626,7 @@ class Mode(Protocol):
         """Count again which primaries have folded, after a change of primaries; `versions` gives
         the version of each primary. Returns True if the fold under way is complete now."""
 
-    def repaid(self, now_ns: int) -> None:
+    def on_repaid(self, now_ns: int) -> None:
         """Continue after workers have sent contributions again to promoted servers."""
 
     def resume(self, now_ns: int) -> None:
