@@ -16,7 +16,7 @@ _handle = LeadMachine.handle
 
 def handle_and_restore(lead: LeadMachine, event: Any, now_ns: int) -> Sequence[Effect]:
     effects = _handle(lead, event, now_ns)
-    seat = lead._outbox.seat
+    seat = lead.parts.outbox.seat
     lead.__dict__ = LeadMachine.restore(lead.job, lead.snapshot(), seat).__dict__
     return effects
 

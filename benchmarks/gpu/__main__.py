@@ -20,9 +20,10 @@ from typing import Any
 
 from benchmarks import report
 from benchmarks.gpu.copies import measure
-from polyrhythm.api.hosts import child_requests
+from polyrhythm.api.hosts import ProcessOptions, child_requests
 from polyrhythm.cli.bench import final_reports, pushed_nbytes
-from polyrhythm.engines.engine import EngineWatch, choose_engine
+from polyrhythm.engines.choice import choose_engine
+from polyrhythm.engines.engine import EngineWatch
 from polyrhythm.observe.journal import read_journal
 from polyrhythm.wire.messages import JobSpec
 
@@ -51,7 +52,7 @@ def exchange(device: str, nbytes: int, workers: int, rounds: int) -> float:
         heartbeat_s=5.0,
     )
     with tempfile.TemporaryDirectory(prefix="polyrhythm-bench-") as folder:
-        requests = child_requests(spec, Path(folder), link="local", digest="auto")
+        requests = child_requests(spec, Path(folder), ProcessOptions(link="local"))
         run = choose_engine().run(requests, EngineWatch(say=report.say))
         lines = list(read_journal(Path(folder) / "journal.jsonl"))
     if run.failed is not None or run.worker_failures:

@@ -17,9 +17,10 @@ import polyrhythm as pr
 from benchmarks import report
 from benchmarks.ray import documented
 from benchmarks.ray.digits_job import BATCH, PACE_MS, STEPS, build, tested
-from polyrhythm.api.hosts import child_requests
+from polyrhythm.api.hosts import ProcessOptions, child_requests
 from polyrhythm.cli.bench import final_reports, pushed_nbytes
-from polyrhythm.engines.engine import LOCAL, RAY, ClusterOptions, EngineWatch, choose_engine
+from polyrhythm.engines.choice import LOCAL, RAY, choose_engine
+from polyrhythm.engines.engine import ClusterOptions, EngineWatch
 from polyrhythm.io.limits import usable_cores
 from polyrhythm.observe.journal import read_journal
 from polyrhythm.wire.messages import JobSpec
@@ -92,7 +93,7 @@ def _rounds_per_s(engine: str, nbytes: int) -> float:
     # the server uses as many threads as it has CPUs; that of the local engine uses all cores
     options = ClusterOptions(None, (), (f"CPU={usable_cores()}",)) if engine == RAY else None
     with _folder() as folder:
-        requests = child_requests(spec, folder, link="local", digest="auto", threads=1)
+        requests = child_requests(spec, folder, ProcessOptions(link="local", threads=1))
         run = choose_engine(engine, options).run(requests, EngineWatch(say=lambda line: None))
         lines = list(read_journal(folder / "journal.jsonl"))
     if run.failed is not None or run.worker_failures:

@@ -71,7 +71,6 @@ class Subject:
             store,
             self.number,
             round=1,
-            version="0.1.0",
             model=self.model,
             job=JobSpec(job="benchmark"),
             files=[entry],

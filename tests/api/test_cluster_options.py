@@ -10,7 +10,7 @@ import pytest
 from polyrhythm.api.hosts import Here
 from polyrhythm.api.training import train
 from polyrhythm.api.values import demands, least_workers
-from polyrhythm.engines.engine import RAY, choose_engine
+from polyrhythm.engines.choice import RAY, choose_engine
 from polyrhythm.errors import UsageError
 from polyrhythm.wire.messages import JobSpec
 

@@ -152,4 +152,4 @@ def test_another_job_that_begins_at_the_address_is_not_mixed_up(
     asked = requests(monkeypatch)
     lead.journal.note("stopping", by="h" * (MOST_PAGE_NBYTES + 1))
     assert by_address(call, lead, "status").exit_code == 0
-    assert [lead.job for lead, _ in asked] == ["", "j-1"]
+    assert [lead.address.job for lead, _ in asked] == ["", "j-1"]

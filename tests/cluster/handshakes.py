@@ -55,7 +55,7 @@ class Peer:
                 return None  # the peer closed the link before it had read everything
             if not nbytes:
                 return None
-            self._decoder.landed(nbytes)
+            self._decoder.on_landed(nbytes)
         if isinstance(received.message, m.HelloReply):
             self._decoder.agree(Digest(received.message.digest))
         return received.message

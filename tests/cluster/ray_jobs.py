@@ -14,14 +14,8 @@ from typing import Any
 import pytest
 
 from polyrhythm.api.hosts import Here, child_requests
-from polyrhythm.engines.engine import (
-    RAY,
-    ClusterOptions,
-    EngineRun,
-    EngineWatch,
-    Wanted,
-    choose_engine,
-)
+from polyrhythm.engines.choice import RAY, choose_engine
+from polyrhythm.engines.engine import ClusterOptions, EngineRun, EngineWatch, Wanted
 from polyrhythm.observe.journal import read_journal
 from polyrhythm.observe.output import log_file
 from polyrhythm.observe.runs import JOURNAL
@@ -94,7 +88,7 @@ class Run:
         file.write_text(JOB)
         job = JobSpec(job=uuid.uuid4().hex[:8], name=str(file), path=str(file), **settings)
         here = Here.of(job, None, None, most)
-        requests = child_requests(job, self.folder, link="auto", digest="auto", here=here)
+        requests = child_requests(job, self.folder, here=here)
         left = list(steps)
 
         def wanted() -> Wanted:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import polyrhythm as pr
-from polyrhythm.engines.engine import RAY
+from polyrhythm.engines.choice import RAY
 from tests.cluster.ray_jobs import HEAVY, Run, nothing_is_left
 from tests.ray_cluster import RayCluster
 

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 
 import polyrhythm as pr
 from polyrhythm.core.machine import Reason
-from polyrhythm.engines.engine import RAY
+from polyrhythm.engines.choice import RAY
 from polyrhythm.observe.journal import read_journal
 from polyrhythm.observe.output import log_file
 from polyrhythm.observe.reasons import in_words

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from polyrhythm.engines.engine import RAY
+from polyrhythm.engines.choice import RAY
 from tests.cluster.job_workers import Fault, JobWorkers
 from tests.cluster.ledger_job import MANY, SEEDS, finish, flags, say_how_again
 from tests.cluster.processes import Command

@@ -8,16 +8,8 @@ import pytest
 from safetensors.torch import load_file
 
 from polyrhythm.api.hosts import child_requests
-from polyrhythm.engines.engine import (
-    INLINE,
-    LOCAL,
-    RAY,
-    ClusterOptions,
-    Engine,
-    EngineRun,
-    EngineWatch,
-    choose_engine,
-)
+from polyrhythm.engines.choice import INLINE, LOCAL, RAY, choose_engine
+from polyrhythm.engines.engine import ClusterOptions, Engine, EngineRun, EngineWatch
 from polyrhythm.errors import UsageError
 from polyrhythm.observe.journal import read_journal
 from polyrhythm.wire.messages import JobSpec
@@ -56,7 +48,7 @@ def run(engine: Engine, folder: Path, ticks: list[int], **fields: object) -> Eng
     file = folder / "job.py"
     file.write_text(JOB)
     job = JobSpec(job="j", name=str(file), path=str(file), workers=2, rounds=3, **fields)
-    requests = child_requests(job, folder, link="auto", digest="auto")
+    requests = child_requests(job, folder)
     watch = EngineWatch(say=lambda line: None, tick=lambda: ticks.append(1))
     return engine.run(requests, watch)
 

@@ -9,7 +9,8 @@ from types import SimpleNamespace
 import pytest
 
 from polyrhythm.api.hosts import child_requests
-from polyrhythm.engines.engine import EngineWatch, choose_engine
+from polyrhythm.engines.choice import choose_engine
+from polyrhythm.engines.engine import EngineWatch
 from polyrhythm.engines.exits import ending
 from polyrhythm.engines.host import Exited, ProcessReported
 from polyrhythm.engines.requests import Told
@@ -51,7 +52,7 @@ def test_a_worker_whose_death_ends_the_job_is_named(tmp_path: Path, die: str, ho
     file = tmp_path / "job.py"
     file.write_text(JOB.replace("FILE", repr(str(stopped))).replace("DIE", die))
     job = JobSpec(job="j", name=str(file), path=str(file), workers=1, max_seconds=60)
-    requests = child_requests(job, tmp_path, link="auto", digest="auto")
+    requests = child_requests(job, tmp_path)
     members = Members(tmp_path / "journal.jsonl")
     ticks_after_end = 0
 

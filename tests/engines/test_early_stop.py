@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from polyrhythm.api.hosts import child_requests
-from polyrhythm.engines.engine import EngineRun, EngineWatch, Wanted, choose_engine
+from polyrhythm.engines.choice import choose_engine
+from polyrhythm.engines.engine import EngineRun, EngineWatch, Wanted
 from polyrhythm.wire.messages import JobSpec
 from tests.cluster.processes import wait_until
 
@@ -52,7 +53,7 @@ def test_a_signal_in_the_turn_that_started_the_workers_ends_the_job_in_order(
             signal.raise_signal(signal.SIGINT)
 
     job = JobSpec(job="j", name=str(file), path=str(file), workers=2, max_seconds=60)
-    requests = child_requests(job, tmp_path, link="auto", digest="auto")
+    requests = child_requests(job, tmp_path)
     watch = EngineWatch(say=said.append, tick=tick, listening=lambda address: listen())
     outcome = choose_engine("local").run(requests, watch)
     assert outcome.interrupted == signal.SIGINT and outcome.ended == "stopped on request"
@@ -71,7 +72,7 @@ def test_a_stop_does_not_wait_for_a_fork_server_that_imports_modules(
     monkeypatch.setattr(sys, "executable", str(never))
     monkeypatch.setattr("polyrhythm.engines.local.subprocess", subprocess)
     job = JobSpec(job="j", name="digits", workers=1, max_seconds=60)
-    requests = child_requests(job, tmp_path, link="auto", digest="auto")
+    requests = child_requests(job, tmp_path)
     watch = EngineWatch(
         say=lambda line: None,
         tick=lambda: None,

@@ -59,7 +59,7 @@ def test_a_killed_worker_is_started_again_without_common_files(
         return Wanted.GO_ON
 
     said: list[str] = []
-    requests = child_requests(job, run_dir, link="auto", digest="auto")
+    requests = child_requests(job, run_dir)
     outcome = engine.run(requests, EngineWatch(say=said.append, wanted=wanted))
     assert killed
     assert outcome.failed is None and outcome.ended == "stopped on request", said
@@ -84,7 +84,7 @@ def test_the_journal_says_that_a_job_was_stopped_whose_program_ends(tmp_path: Pa
     file = tmp_path / "job.py"
     file.write_text(JOB)
     job = JobSpec(job="j", name=str(file), path=str(file), servers=1, workers=1)
-    requests = child_requests(job, run_dir, link="auto", digest="auto")
+    requests = child_requests(job, run_dir)
     engine = FarEngine(folder)
 
     def tick() -> None:
@@ -108,6 +108,6 @@ def test_the_processes_of_the_far_host_reach_no_file_of_the_run(tmp_path: Path) 
     file = code / "job.py"
     file.write_text(f"def main(worker):\n    open({str(run_dir / 'secret.txt')!r})\n")
     job = JobSpec(job="j", name=str(file), path=str(file), workers=1)
-    requests = child_requests(job, run_dir, link="auto", digest="auto")
+    requests = child_requests(job, run_dir)
     outcome = FarEngine(folder).run(requests, EngineWatch(say=lambda line: None))
     assert "is on another machine" in outcome.worker_failures["worker-0"]

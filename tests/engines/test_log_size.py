@@ -6,7 +6,8 @@ import pytest
 
 from polyrhythm.api.hosts import child_requests
 from polyrhythm.engines import output as logs
-from polyrhythm.engines.engine import EngineWatch, choose_engine
+from polyrhythm.engines.choice import choose_engine
+from polyrhythm.engines.engine import EngineWatch
 from polyrhythm.observe.output import Output, log_file, older_log
 from polyrhythm.wire.messages import JobSpec
 
@@ -36,7 +37,7 @@ def test_a_large_log_is_renamed_and_no_line_is_lost(
     file = tmp_path / "job.py"
     file.write_text(JOB)
     job = JobSpec(job="j", name=str(file), path=str(file), workers=1, rounds=300)
-    requests = child_requests(job, tmp_path, link="auto", digest="auto")
+    requests = child_requests(job, tmp_path)
     read, lines = Output(tmp_path), []
 
     def look() -> None:
@@ -82,7 +83,7 @@ def test_a_process_that_is_killed_while_it_begins_a_new_log_leaves_no_other_file
     killed = KILLED.replace("AFTER", str(after)).replace("\n", "\n    ")
     file.write_text(JOB.replace("    number = 0\n", f"    number = 0\n{killed}\n"))
     job = JobSpec(job="j", name=str(file), path=str(file), workers=1, max_seconds=60)
-    requests = child_requests(job, tmp_path, link="auto", digest="auto")
+    requests = child_requests(job, tmp_path)
     read, lines = Output(tmp_path), []
 
     def look() -> None:

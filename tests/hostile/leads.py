@@ -208,7 +208,7 @@ class HostileLead:
                 member = rng.choice(known)
                 fields |= {"worker": member.worker, "incarnation": member.incarnation, "server": 2}
         if rng.random() < 0.7:
-            fields["routing"] = self.lead._routing.epoch
+            fields["routing"] = self.lead.parts.routing.epoch
         if kind is m.Trailer and rng.random() < 0.8:
             fields["weight"] = rng.choice((1.0, 4.0, 1e-300, float(2**53)))
             fields["progress"] = tuple(

@@ -49,7 +49,7 @@ def decode(data: bytes, limits: frames.Limits, digest: Digest, *, hello: bool = 
             target = decoder.target()
             size = min(len(target), len(data))
             target[:size] = data[:size]
-            decoder.landed(size)
+            decoder.on_landed(size)
             data = data[size:]
             while decoder.next() is not None:
                 pass

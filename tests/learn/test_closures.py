@@ -160,15 +160,15 @@ def test_a_version_that_differs_only_by_rounding_keeps_the_workers_parameters() 
     with torch.no_grad():
         parameter.add_(torch.tensor([0.3, 1.0, 1e-6]))
     own = parameter.detach().clone()
-    history.stepped()
+    history.on_stepped()
     with torch.no_grad():
         parameter.mul_(1 + 2 * torch.finfo(torch.float32).eps)
-    history.version_came(final=False)
+    history.on_version(final=False)
     assert torch.equal(parameter, own) and optimizer.state
     with torch.no_grad():
         parameter.add_(1e-4)
     moved = parameter.detach().clone()
-    history.version_came(final=False)
+    history.on_version(final=False)
     assert torch.equal(parameter, moved) and not optimizer.state
 
 

@@ -106,7 +106,7 @@ def test_versions_that_arrive_are_not_taken_for_changes() -> None:
     parameter.data.add_(1)
     landed[0] += 1
     written.check()
-    written.version_came()
+    written.on_version()
     parameter.data.add_(1)
     with pytest.raises(UsageError):
         written.check()

@@ -287,7 +287,7 @@ ACCESS: tuple[Mutant, ...] = (
     mutant(
         "operator-of-another-job",
         "An operator of another job, or of another version, stops this one.",
-        "core:OperatorRequests.hello",
+        "core:OperatorRequests.on_hello",
         "fault is not None",
         "False",
         f"{_OPERATORS}::test_an_operator_of_another_job_or_version_is_refused",

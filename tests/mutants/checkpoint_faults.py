@@ -69,7 +69,7 @@ CHECKPOINTS: tuple[Mutant, ...] = (
     mutant(
         "torn-cuts-count",
         "A contribution is in some slices of a server's cut and not in others.",
-        "core:Cuts.taken",
+        "core:Cuts.on_taken",
         "message.torn",
         "False",
         f"{_CUTS}::test_a_cut_that_a_server_found_torn_is_given_up_and_the_next_fold_is_tried",
@@ -85,7 +85,7 @@ CHECKPOINTS: tuple[Mutant, ...] = (
     mutant(
         "workers-proceed-before-all-have-copied",
         "Without rounds, a contribution is folded on a server that has not copied its slices yet.",
-        "core:Cuts.taken",
+        "core:Cuts.on_taken",
         "not cut.untaken",
         "True",
         f"{_CUTS}::test_without_rounds_the_cut_waits_until_nothing_is_in_flight",
@@ -129,7 +129,7 @@ CHECKPOINTS: tuple[Mutant, ...] = (
     mutant(
         "late-answer-counts-for-the-next-cut",
         "A cut is taken while a worker that has not withheld yet may still contribute.",
-        "core:Cuts.withheld",
+        "core:Cuts.on_withheld",
         "cut is not None and cut.number == message.number and key in cut.told",
         "cut is not None and key in cut.told",
         _CUTS + "::test_a_late_answer_to_a_cut_that_was_given_up_does_not_count_for_the_next_one",

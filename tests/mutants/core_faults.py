@@ -166,7 +166,7 @@ CORE: tuple[Mutant, ...] = (
     mutant(
         "state-of-a-former-primary-is-current",
         "A copy counts as current though its primary changed while the state was written.",
-        "core:HeldSlices.adopted",
+        "core:HeldSlices.on_adopted",
         "self.judge_state(state) is Verdict.NEW",
         "True",
         "tests/core/server/test_slices.py"
@@ -185,7 +185,7 @@ CORE: tuple[Mutant, ...] = (
     mutant(
         "step-of-a-former-primary-is-not-recorded",
         "A step that is made while the slice gets another primary is missing from its stamp.",
-        "core:HeldSlices.copied",
+        "core:HeldSlices.on_copied",
         "verdict is Verdict.NEW",
         "self.judge_step(copy) is Verdict.NEW",
         "tests/core/server/test_slices.py"
@@ -244,7 +244,7 @@ CORE: tuple[Mutant, ...] = (
     mutant(
         "rows-stay-behind",
         "A server that adopts a slice's state does not learn which contributions are in it.",
-        "core:HeldSlices.adopted",
+        "core:HeldSlices.on_adopted",
         "held.follow(state.stamp, state.rows)",
         "held.follow(state.stamp, ())",
         STORM,

@@ -202,7 +202,7 @@ LEARN: tuple[Mutant, ...] = (
     mutant(
         "small-batches-again-and-again",
         "A loop that drops small batches gets the next one as small.",
-        "learn:BatchPlan.dropped",
+        "learn:BatchPlan.on_dropped",
         "self.sizes.on_dropped(points)",
         "pass",
         "tests/learn/test_dropped_batches.py"
@@ -378,7 +378,7 @@ LEARN: tuple[Mutant, ...] = (
     mutant(
         "history-outlives-a-fold",
         "LBFGS keeps its history although other workers have changed the parameters.",
-        "learn:History.version_came",
+        "learn:History.on_version",
         "self._optimizer.state.clear()",
         "pass",
         "tests/learn/test_closures.py"

@@ -102,7 +102,7 @@ RUNTIME: tuple[Mutant, ...] = (
     mutant(
         "replica-confirms-what-it-lacks",
         "A replica records and confirms a step that it could not make.",
-        "core:HeldSlices.copied",
+        "core:HeldSlices.on_copied",
         "verdict is Verdict.NEW and (held := self._held.get(copy.slice)) is not None",
         "(held := self._held.get(copy.slice)) is not None",
         "tests/runtime/server/test_moving_slices.py::test_a_step_whose_predecessor_is_missing_is_neither_made_nor_confirmed",
@@ -343,7 +343,7 @@ RUNTIME: tuple[Mutant, ...] = (
     mutant(
         "waiting-counts-as-transfer",
         "The time without anything to do is booked as transfer, too.",
-        "runtime:Timesheet.exchanged",
+        "runtime:Timesheet.on_exchanged",
         "took_ns - self.waited_ns",
         "took_ns",
         "tests/runtime/worker/test_timesheet.py::test_an_exchange_is_waiting_and_transferring",

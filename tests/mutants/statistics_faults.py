@@ -101,7 +101,7 @@ STATISTICS: tuple[Mutant, ...] = (
     mutant(
         "m-steps-without-a-few-points",
         "Parameters are computed from a sum that lacks points that have moved.",
-        "learn:MStep.version_came",
+        "learn:MStep.on_version",
         "whole_only and not whole",
         "whole_only and counted < 0.5 * self._points",
         "tests/learn/pointwise/test_m_step.py"
@@ -127,7 +127,7 @@ STATISTICS: tuple[Mutant, ...] = (
     mutant(
         "sample-beside-all-points",
         "A sample stands for points that are in the sum themselves.",
-        "learn:MStep.version_came",
+        "learn:MStep.on_version",
         "(1.0 - counted / self._points) * self._expected",
         "self._expected",
         "tests/learn/pointwise/test_m_step.py"
@@ -136,7 +136,7 @@ STATISTICS: tuple[Mutant, ...] = (
     mutant(
         "sample-after-the-first-pass",
         "After the first pass, the first parameters have an effect again if points are missing.",
-        "learn:MStep.version_came",
+        "learn:MStep.on_version",
         "row[2] < self._points",
         "True",
         "tests/learn/pointwise/test_m_step.py"
@@ -214,7 +214,7 @@ STATISTICS: tuple[Mutant, ...] = (
     mutant(
         "repaired-from-a-part-of-the-points",
         "The centre of a cluster whose points were not visited yet moves to other points.",
-        "learn:MStep.version_came",
+        "learn:MStep.on_version",
         "whole = counted >= self._points",
         "whole = True",
         "tests/learn/pointwise/test_m_step.py"
@@ -223,7 +223,7 @@ STATISTICS: tuple[Mutant, ...] = (
     mutant(
         "generations-fall",
         "Visits do not count for a generation while points are missing from the sum.",
-        "learn:MStep.version_came",
+        "learn:MStep.on_version",
         "max(self._highest, generations)",
         "generations",
         "tests/learn/pointwise/test_m_step.py"
@@ -232,7 +232,7 @@ STATISTICS: tuple[Mutant, ...] = (
     mutant(
         "resumed-on-the-first-points",
         "A resumed job replaces its parameters by those of the first points that it visits.",
-        "learn:MStep.version_came",
+        "learn:MStep.on_version",
         "counted < 1 or keeps",
         "counted < 1",
         "tests/cluster/test_statistics_processes.py"
@@ -447,7 +447,7 @@ STATISTICS: tuple[Mutant, ...] = (
     mutant(
         "votes-of-visited-points-are-enough",
         "A job ends when all points visited so far have voted to halt, though others are left.",
-        "learn:MStep.version_came",
+        "learn:MStep.on_version",
         "row[1] >= self._points",
         "row[1] >= counted",
         "tests/learn/pointwise/test_m_step.py"

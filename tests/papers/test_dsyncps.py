@@ -70,7 +70,7 @@ def test_event_type(event: str, kind: type[m.Message]) -> None:
     assert stream[8] == EventType[event]
     decoder = Decoder(Digest.SHA1, MEMBER)
     decoder.target()[: len(stream)] = stream
-    decoder.landed(len(stream))
+    decoder.on_landed(len(stream))
     got = decoder.next()
     assert got is not None and got.message == message
 
@@ -86,7 +86,7 @@ def test_event_types_that_are_not_implemented_are_refused(event: str) -> None:
     decoder = Decoder(Digest.SHA1, MEMBER)
     decoder.target()[: len(stream)] = bytes(stream)
     with pytest.raises(FrameError):
-        decoder.landed(len(stream))
+        decoder.on_landed(len(stream))
         decoder.next()
 
 
@@ -123,7 +123,7 @@ def test_stream() -> None:
     decoder = Decoder(Digest.SHA1, MEMBER)
     stream = frame() + frame()
     decoder.target()[: len(stream)] = stream
-    decoder.landed(len(stream))
+    decoder.on_landed(len(stream))
     for _ in range(2):
         got = decoder.next()
         assert got is not None and got.message == MESSAGE and got.payload == PAYLOAD

@@ -272,13 +272,13 @@ class Ensemble:
         return None
 
     def _watch_counting(self) -> None:
-        count = self.lead._progress.count
+        count = self.lead.parts.progress.count
 
         def watched(trailer: m.Trailer, now_ns: int, ahead: bool = False) -> None:
             self.counted.append((trailer.worker, trailer.incarnation, trailer.sequence))
             count(trailer, now_ns, ahead)
 
-        self.lead._progress.count = watched  # type: ignore[method-assign]
+        self.lead.parts.progress.count = watched  # type: ignore[method-assign]
 
     # -- one step ---------------------------------------------------------------------------------
 

@@ -489,9 +489,11 @@ def run_booked(text: str, seed: int = 0, *, check: bool = True) -> tuple[Run, Bo
 def settle(run: Run, books: Books) -> None:
     lead = run.simulation.servers[0].machines["lead"]
     assert isinstance(lead, LeadMachine)
-    rounds = lead._rounds.round if traits_of(run.simulation.job.sync).rounds else None
-    books.settle(rounds, lead._routing.routes)
+    rounds = lead.parts.rounds.round if traits_of(run.simulation.job.sync).rounds else None
+    books.settle(rounds, lead.parts.routing.routes)
     lines = run.journal.lines
     befell_s = max(line["at_s"] for line in lines if line["what"] in _SERVERS_CHANGED)
     if lines[-1]["at_s"] > befell_s + _RESTORED_S:
-        assert not lead._routing.learning, f"copies are not restored: {lead._routing.routes}"
+        assert not lead.parts.routing.learning, (
+            f"copies are not restored: {lead.parts.routing.routes}"
+        )

@@ -78,7 +78,7 @@ def best_time(rates: Sequence[float], workers: int = 6) -> float:
 def held(run: Run) -> list[int]:
     lead = run.simulation.servers[0].machines[LEAD]
     assert isinstance(lead, LeadMachine)
-    return list(lead._routing.held(lead._routing.routes).values())
+    return list(lead.parts.routing.held(lead.parts.routing.routes).values())
 
 
 def times(run: Run) -> list[float]:

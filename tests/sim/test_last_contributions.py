@@ -50,7 +50,7 @@ def test_the_last_parameters_are_computed_from_all_points(
     step_ms: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     versions: dict[int, set[int]] = {}
-    folded = Checker.folded
+    folded = Checker.on_folded
 
     def watch(checker: Checker, server: int, round_: int) -> None:
         folded(checker, server, round_)
@@ -59,7 +59,7 @@ def test_the_last_parameters_are_computed_from_all_points(
         for rows in store.rows.values():
             versions[round_] = {point for row in rows.rows.values() for point in row.memory}
 
-    monkeypatch.setattr(Checker, "folded", watch)
+    monkeypatch.setattr(Checker, "on_folded", watch)
     run = Run(job("statistics", step_ms))
     assert run.end.reason.fields["goal"] == "passes"
     *_, based_on, _ = sorted(versions)

@@ -64,7 +64,7 @@ class Restored(Traced):
 
     def handle(self, event: Any, now_ns: int) -> list[Effect]:
         effects = super().handle(event, now_ns)
-        restored = LeadMachine.restore(self.job, self.snapshot(), self._outbox.seat)
+        restored = LeadMachine.restore(self.job, self.snapshot(), self.parts.outbox.seat)
         if not len(self.traces) % _COMPARED_EVERY:
             assert not list(differences(vars(self), vars(restored)))
         self.__dict__ = restored.__dict__

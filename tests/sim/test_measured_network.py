@@ -43,7 +43,7 @@ incoming = "{incoming or outgoing}B"
 def network(run: Run) -> Network:
     lead = run.simulation.servers[0].machines[LEAD]
     assert isinstance(lead, LeadMachine)
-    return lead._network
+    return lead.parts.network
 
 
 def test_equal_cards_are_measured() -> None:

@@ -216,7 +216,7 @@ class Decisions:
                 chunks = [chunk.chunk for chunk in lease.chunks]
                 self.made.append(("leased", effect.to, lease.number, chunks))
             elif isinstance(effect, fx.Send) and isinstance(effect.message, m.Fold):
-                self._fold(effect.message, lead._rounds.reason.code)
+                self._fold(effect.message, lead.parts.rounds.reason.code)
         if released:
             ways = {(message.round, message.stop) for message in released.values()}
             self.made.append(("released", *sorted(ways), *sorted(released)))

@@ -29,7 +29,7 @@ class Watched:
 @pytest.fixture
 def watched(monkeypatch: pytest.MonkeyPatch) -> Watched:
     found = Watched()
-    decide, folded, released = MStepHold.decide, Checker.folded, Checker.released
+    decide, folded, released = MStepHold.decide, Checker.on_folded, Checker.on_released
 
     def watch_decision(hold: MStepHold, summed: SummedPoints) -> Reason | None:
         found.counted.append(summed)
@@ -47,8 +47,8 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Watched:
         found.whole_only.setdefault(release.round, set()).add(release.whole_only)
 
     monkeypatch.setattr(MStepHold, "decide", watch_decision)
-    monkeypatch.setattr(Checker, "folded", watch_fold)
-    monkeypatch.setattr(Checker, "released", watch_release)
+    monkeypatch.setattr(Checker, "on_folded", watch_fold)
+    monkeypatch.setattr(Checker, "on_released", watch_release)
     return found
 
 

@@ -86,7 +86,7 @@ def versions(monkeypatch: pytest.MonkeyPatch) -> Versions:
     """For each version of the last run, the points in its sum, with what each of them has added."""
     found: Versions = {}
     watched: list[Checker] = []
-    folded = Checker.folded
+    folded = Checker.on_folded
 
     def watch(checker: Checker, server: int, round_: int) -> None:
         folded(checker, server, round_)
@@ -98,7 +98,7 @@ def versions(monkeypatch: pytest.MonkeyPatch) -> Versions:
         for rows in store.rows.values():
             found[round_] = [row.memory for row in rows.rows.values()]
 
-    monkeypatch.setattr(Checker, "folded", watch)
+    monkeypatch.setattr(Checker, "on_folded", watch)
     return found
 
 

@@ -77,7 +77,6 @@ def write_checkpoint(
         store,
         number,
         round=12,
-        version="0.1.0",
         model=msgspec.structs.replace(MODEL, division=Division(servers, SLICE_NBYTES)),
         job=job or JobSpec(job="lenet", servers=servers),
         files=files,

@@ -190,7 +190,6 @@ def _write_manifest(store: Store, files: list[Any], **options: Any) -> Any:
         store,
         1,
         round=1,
-        version="0.1.0",
         model=msgspec.structs.replace(MODEL, division=Division(3, SLICE_NBYTES)),
         job=JobSpec(job="lenet"),
         files=files,

@@ -177,7 +177,6 @@ def test_slices_of_any_cut_are_read_from_any_other_cut(
         store,
         1,
         round=1,
-        version="0",
         model=msgspec.structs.replace(model, division=Division(*before)),
         job=JobSpec(job="x"),
         files=files,

@@ -212,7 +212,7 @@ def feed(
         assert len(target), "the decoder has no room for the next byte"
         size = max(1, min(next(sizes, len(data)), len(target), len(data) - at))
         target[:size] = data[at : at + size]
-        decoder.landed(size)
+        decoder.on_landed(size)
         at += size
         while (frame := decoder.next()) is not None:
             payload = None if frame.payload is None else bytes(frame.payload)

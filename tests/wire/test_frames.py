@@ -368,7 +368,7 @@ def test_a_name_that_is_not_text_is_refused() -> None:
     whole = fixed + frames._CHECKSUM.pack(zlib.crc32(fixed)) + head
     decoder = Decoder(Digest.XXH3, STRANGER)
     decoder.target()[: len(whole)] = whole
-    decoder.landed(len(whole))
+    decoder.on_landed(len(whole))
     with pytest.raises(FrameError, match="cannot be read"):
         decoder.next()
 

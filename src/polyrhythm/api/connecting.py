@@ -98,20 +98,15 @@ def connect(
         first = "" if "torch" in sys.modules else "importing torch, then "
         say(f"polyrhythm: {first}connecting to {host}:{port}")
     # This import takes seconds. It comes after the line above, so that the line is printed at once.
-    from polyrhythm.engines.worker_process import connect_worker
+    from polyrhythm.engines.worker_process import JoinOptions, connect_worker
+    from polyrhythm.runtime.operator import JobAddress
 
     names = (name,) if name is not None else names_of(os.environ, socket.gethostname(), os.getpid())
     worker = connect_worker(
-        host,
-        port,
+        JobAddress(host, port, known.secret, job_id or known.job),
         names,
+        JoinOptions(link, digest, devices, share_data),
         say=lambda line: say(f"polyrhythm: {line}"),
-        secret=known.secret,
-        job=job_id or known.job,
-        link=link,
-        digest=digest,
-        devices=devices,
-        share_data=share_data,
     )
     if not quiet:
         say(f"polyrhythm: this process is {worker.name} of the job at {worker.address}")

@@ -108,36 +108,47 @@ def cluster_of(given: Mapping[str, Any]) -> ClusterOptions:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class ProcessOptions:
+    """What a user has chosen for the processes that a command starts. The settings of the job are in
+    its JobSpec."""
+
+    link: str = "auto"
+    digest: str = "auto"
+    host: str = "127.0.0.1"
+    """The address on which the servers listen."""
+    port: int = 0
+    """The port of the lead; 0: any free one."""
+    threads: int | None = None
+    """The threads of each worker; None: its share of the cores, and 1 in a deterministic job."""
+    devices: str = CPU
+    """The devices of the workers (`core/devices.py`)."""
+    trace: bool = False
+    check: bool = False
+    debug: bool = False
+    main: PackedMain | None = None
+    """The function that workers run instead of the job's file."""
+
+
 def child_requests(
     spec: JobSpec,
     run_dir: Path,
+    options: ProcessOptions | None = None,
     *,
-    link: str,
-    digest: str,
     here: Here | None = None,
-    host: str = "127.0.0.1",
-    port: int = 0,
-    threads: int | None = None,
-    devices: str = CPU,
-    trace: bool = False,
-    check: bool = False,
-    debug: bool = False,
     secret_file: Path | None = None,
-    main: PackedMain | None = None,
 ) -> list[ChildRequest]:
-    """Requests for all processes on this host. `threads`: the threads of each worker; None: its
-    share of the cores, and 1 in a deterministic job. `devices`: the devices of the workers
-    (`core/devices.py`). `secret_file`: the file with the job's
-    secret, for commands that join the job. Without it, no command can join. `main`: the function
-    that workers run instead of the job's file."""
+    """Requests for all processes on this host. `secret_file`: the file with the job's secret, for
+    commands that join the job. Without it, no command can join."""
+    options = options or ProcessOptions()
     secret = fresh_secret() if secret_file is None else read_secret(secret_file)
     here = here or Here(spec.servers, spec.workers)
-    items = parse_devices(devices)
+    items = parse_devices(options.devices)
     asked = [asked_by(items, number) for number in range(here.workers)]
     shares = shares_of_cores(asked, here.servers)
 
     def threads_of(number: int) -> int:
-        return threads or (1 if spec.deterministic else shares[number])
+        return options.threads or (1 if spec.deterministic else shares[number])
 
     def request(role: Any, number: int, name: str, port: int) -> ChildRequest:
         works = role == "worker"
@@ -146,24 +157,24 @@ def child_requests(
             number=number,
             name=name,
             job=spec,
-            link=link,
-            digest=digest,
-            host=host,
+            link=options.link,
+            digest=options.digest,
+            host=options.host,
             port=port,
             run_dir=str(run_dir.resolve()),
             threads=threads_of(number) if works else 1,
             device=asked[number] if works else CPU,
-            trace=trace,
-            check=check,
-            debug=debug,
-            main=main if works else None,
+            trace=options.trace,
+            check=options.check,
+            debug=options.debug,
+            main=options.main if works else None,
             secret=secret,
             secret_file="" if secret_file is None else str(secret_file.resolve()),
             local_servers=here.servers,
         )
 
     servers = [
-        request("server", n, f"s{n}", port if n == FIRST_SEAT.server else 0)
+        request("server", n, f"s{n}", options.port if n == FIRST_SEAT.server else 0)
         for n in range(here.servers)
     ]
     workers = [request("worker", n, f"worker-{n}", 0) for n in range(here.workers)]

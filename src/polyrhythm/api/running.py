@@ -10,21 +10,13 @@ from typing import Any
 from polyrhythm.api.checks import continued
 from polyrhythm.api.code import Remote
 from polyrhythm.api.folders import discarded_if_not_started, next_run_dir, writing
-from polyrhythm.api.hosts import Here, child_requests
+from polyrhythm.api.hosts import Here, ProcessOptions, child_requests
 from polyrhythm.api.result import Result, result_of_run
 from polyrhythm.api.saying import tell
 from polyrhythm.api.secret import SECRET, given_secret
 from polyrhythm.core.supervision import Loss, NewestCheckpoint, Resuming
-from polyrhythm.engines.engine import (
-    INLINE,
-    LOCAL,
-    RAY,
-    ClusterOptions,
-    EngineRun,
-    EngineWatch,
-    Wanted,
-    choose_engine,
-)
+from polyrhythm.engines.choice import INLINE, LOCAL, RAY, choose_engine
+from polyrhythm.engines.engine import ClusterOptions, EngineRun, EngineWatch, Wanted
 from polyrhythm.engines.exits import name_of
 from polyrhythm.engines.requests import listening_fields
 from polyrhythm.errors import Interrupted, JobFailed, StoreError
@@ -64,25 +56,25 @@ def run_job(
     spec: JobSpec,
     here: Here,
     run_dir: Path,
+    options: ProcessOptions,
     *,
     quiet: bool,
     engine: str = LOCAL,
     cluster: ClusterOptions | None = None,
     remote: Remote | None = None,
-    **how: Any,
 ) -> Result:
     """Run the job in its folder, show its progress, and return its result. If the job loses
-    parameters, it may continue from a checkpoint in another folder. `cluster`: how the engine `ray`
-    uses a cluster. `how`: the options of its processes (`child_requests`). Raises JobFailed if the
-    job did not reach its goal, and Interrupted if a second signal ended it at once. Both
-    have the result. A job that is detached returns its result so far, when it has begun."""
+    parameters, it may continue from a checkpoint in another folder. `options`: of its processes.
+    `cluster`: how the engine `ray` uses a cluster. Raises JobFailed if the job did not reach its
+    goal, and Interrupted if a second signal ended it at once. Both have the result. A job that is
+    detached returns its result so far, when it has begun."""
     if cluster is not None and cluster.detach:
-        return _run_detached(spec, here, run_dir, quiet=quiet, cluster=cluster, how=how)
+        return _run_detached(spec, here, run_dir, options, quiet=quiet, cluster=cluster)
     remote = _NoRemote() if remote is None else remote
     resuming, first_dir = Resuming(spec), run_dir
     while True:
         with discarded_if_not_started(run_dir):
-            run, progress = _run(spec, here, run_dir, quiet, engine, cluster, how, remote)
+            run, progress = _run(spec, here, run_dir, options, quiet, engine, cluster, remote)
         summary = summary_of(run, spec, progress.state)
         try:
             write_result(run_dir, summary)
@@ -118,17 +110,17 @@ def _run_detached(
     spec: JobSpec,
     here: Here,
     run_dir: Path,
+    options: ProcessOptions,
     *,
     quiet: bool,
     cluster: ClusterOptions,
-    how: dict[str, Any],
 ) -> Result:
     """Let the job run in a process of the cluster that goes on when this one ends."""
     from polyrhythm.engines.ray_detached import detach
 
     run_dir = run_dir.resolve()
     attached = replace(cluster, detach=False, address=None)
-    job = partial(_run_on, spec, here, run_dir, quiet, attached, how)
+    job = partial(_run_on, spec, here, run_dir, options, quiet, attached)
     with discarded_if_not_started(run_dir):
         detach(job, run_dir, cluster.address)
     return result_of_run(load_run(run_dir))
@@ -138,15 +130,15 @@ def _run_on(
     spec: JobSpec,
     here: Here,
     run_dir: Path,
+    options: ProcessOptions,
     quiet: bool,
     cluster: ClusterOptions,
-    how: dict[str, Any],
     begun: Callable[[], None],
 ) -> None:
     """Run a detached job until it ends, in the process that runs it, and print its result."""
     remote = _Begins(begun)
     result = run_job(
-        spec, here, run_dir, quiet=quiet, engine=RAY, cluster=cluster, remote=remote, **how
+        spec, here, run_dir, options, quiet=quiet, engine=RAY, cluster=cluster, remote=remote
     )
     tell(result.text())
 
@@ -155,10 +147,10 @@ def _run(
     spec: JobSpec,
     here: Here,
     run_dir: Path,
+    options: ProcessOptions,
     quiet: bool,
     engine: str,
     cluster: ClusterOptions | None,
-    how: dict[str, Any],
     remote: Remote,
 ) -> tuple[EngineRun, ProgressDisplay]:
     """Run the job once, until it ends or parameters are lost."""
@@ -168,7 +160,7 @@ def _run(
         write_process(run_dir)
         write_job(run_dir, spec)
         create_secret(run_dir / SECRET, given_secret())
-    requests = child_requests(spec, run_dir, here=here, secret_file=run_dir / SECRET, **how)
+    requests = child_requests(spec, run_dir, options, here=here, secret_file=run_dir / SECRET)
     # The inline engine runs the job in this process, where a debugger of the user may need the
     # terminal: print no table there.
     table = engine != INLINE

@@ -20,7 +20,7 @@ from polyrhythm.api.checks import (
 )
 from polyrhythm.api.code import Code, find_code
 from polyrhythm.api.folders import discarded_if_not_started, make_run_dir
-from polyrhythm.api.hosts import Here, cluster_of, colocated_servers
+from polyrhythm.api.hosts import Here, ProcessOptions, cluster_of, colocated_servers
 from polyrhythm.api.options import (
     DATA,
     JOBS_OF_SERVERS,
@@ -68,12 +68,7 @@ from polyrhythm.core.placement.schemes import RING, SCHEMES
 from polyrhythm.core.supervision import ON_LOSS
 from polyrhythm.core.sync.barrier.timer import timer_of
 from polyrhythm.core.sync.registry import AUTO, POLICIES, choose_kind, sync_help, with_global_batch
-from polyrhythm.engines.engine import (
-    LOCAL,
-    RAY,
-    check_engine,
-    check_engine_runs,
-)
+from polyrhythm.engines.choice import LOCAL, RAY, check_engine, check_engine_runs
 from polyrhythm.learn.data.places import DATA_DIR
 from polyrhythm.learn.jobs.numbers import check_numbers
 from polyrhythm.learn.jobs.point_options import check_point_options
@@ -1057,15 +1052,7 @@ def train(
         # once.
         from polyrhythm.api.running import run_job
 
-    return run_job(
-        spec if engine == RAY else in_run_folder(spec, here, run_dir),
-        here,
-        run_dir,
-        quiet=quiet,
-        engine=engine,
-        cluster=cluster,
-        main=code.main,
-        remote=code.remote or trial_of_process(),
+    options = ProcessOptions(
         link=link,
         digest=digest,
         host=host,
@@ -1075,6 +1062,17 @@ def train(
         trace=trace,
         check=check,
         debug=debug,
+        main=code.main,
+    )
+    return run_job(
+        spec if engine == RAY else in_run_folder(spec, here, run_dir),
+        here,
+        run_dir,
+        options,
+        quiet=quiet,
+        engine=engine,
+        cluster=cluster,
+        remote=code.remote or trial_of_process(),
     )
 
 

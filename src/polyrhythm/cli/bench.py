@@ -14,14 +14,15 @@ import typer
 
 from polyrhythm.api import flags
 from polyrhythm.api.checks import check_spec
-from polyrhythm.api.hosts import child_requests
+from polyrhythm.api.hosts import ProcessOptions, child_requests
 from polyrhythm.api.options import check_values
 from polyrhythm.api.training import train
 from polyrhythm.cli.command import Command
 from polyrhythm.core.devices import CPU, parse_devices
 from polyrhythm.core.placement.division import ALPHA, best_nbytes, fit_alpha
 from polyrhythm.core.values import parse_size
-from polyrhythm.engines.engine import EngineWatch, choose_engine
+from polyrhythm.engines.choice import choose_engine
+from polyrhythm.engines.engine import EngineWatch
 from polyrhythm.engines.environment import environment
 from polyrhythm.errors import JobFailed, UsageError
 from polyrhythm.observe.journal import read_journal
@@ -120,7 +121,8 @@ def exchange(
     check_spec(spec)
     if in_place and set(parse_devices(devices)) != {CPU}:
         raise UsageError("--in-place reads the server's memory: it needs --devices cpu")
-    rate = _measure(spec, link, digest, devices, debug)
+    options = ProcessOptions(link=link, digest=digest, devices=devices, debug=debug)
+    rate = _measure(spec, options)
     result: dict[str, Any] = {
         "nbytes": nbytes,
         "workers": workers,
@@ -188,7 +190,7 @@ def slices(
             options=options,
         )
         check_spec(spec)
-        times.append((slice_nbytes, 1 / _measure(spec, link, "auto", CPU, debug)))
+        times.append((slice_nbytes, 1 / _measure(spec, ProcessOptions(link=link, debug=debug))))
         if not json_:
             print(
                 f"{slice_nbytes / 1024:8,.0f} KiB  {times[-1][1] * 1e3:9.2f} ms a round", flush=True
@@ -216,11 +218,9 @@ def _swept(most: int) -> list[int]:
     return [2**power for power in range(14, 24) if 2**power <= max(2**16, most)]
 
 
-def _measure(spec: JobSpec, link: str, digest: str, devices: str, debug: bool) -> float:
+def _measure(spec: JobSpec, options: ProcessOptions) -> float:
     with tempfile.TemporaryDirectory(prefix="polyrhythm-bench-") as folder:
-        requests = child_requests(
-            spec, Path(folder), link=link, digest=digest, devices=devices, debug=debug
-        )
+        requests = child_requests(spec, Path(folder), options)
         watch = EngineWatch(say=lambda line: print(line, file=sys.stderr))
         run = choose_engine().run(requests, watch)
         lines = list(read_journal(Path(folder) / "journal.jsonl"))

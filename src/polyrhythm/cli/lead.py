@@ -33,7 +33,7 @@ from polyrhythm.observe.runs import JOURNAL as JOURNAL_FILE
 from polyrhythm.observe.runs import Run, RunProcess, find_run, load_run, running
 from polyrhythm.observe.state import fold
 from polyrhythm.observe.words import either
-from polyrhythm.runtime.operator import ask_lead
+from polyrhythm.runtime.operator import JobAddress, ask_lead
 from polyrhythm.wire.messages import JournalPage, OperatorAnswer, OperatorRequest
 from polyrhythm.wire.messages.operator import JOURNAL
 from polyrhythm.wire.proof import Secret
@@ -41,16 +41,11 @@ from polyrhythm.wire.proof import Secret
 
 @dataclass(frozen=True, slots=True)
 class Lead:
-    """Where the lead of a job listens, and the secret that a request needs."""
+    """The lead of a job that runs."""
 
     name: str
     """The name of the run in messages."""
-    host: str
-    port: int
-    secret: Secret
-    job: str = ""
-    """The job's id; empty if it is not known. A request that contains the id cannot reach another job
-    that now uses the port."""
+    address: JobAddress
     path: Path | None = None
     """The folder of the run; None if it is not known."""
     process: RunProcess | None = None
@@ -79,7 +74,7 @@ def find_lead(run: str | None, runs_dir: Path, secret_file: Path | None) -> Lead
     host, port = _address_of(found)
     secret = read_secret(secret_file) if secret_file is not None else _secret_of(found)
     job = found.job.job if found.job is not None else ""
-    return Lead(f"run {found.name}", host, port, secret, job, path, found.process)
+    return Lead(f"run {found.name}", JobAddress(host, port, secret, job), path, found.process)
 
 
 @contextmanager
@@ -124,7 +119,7 @@ def _find(run: str | None, runs_dir: Path, secret_file: Path | None) -> Path | L
         if address is None:
             raise
         known = find_secret(*address, secret_file)
-        return Lead(f"the job at {run}", *address, known.secret, known.job)
+        return Lead(f"the job at {run}", JobAddress(*address, known.secret, known.job))
 
 
 # -- requests ------------------------------------------------------------------------------------
@@ -132,7 +127,7 @@ def _find(run: str | None, runs_dir: Path, secret_file: Path | None) -> Path | L
 
 def ask(lead: Lead, request: OperatorRequest) -> Iterator[OperatorAnswer]:
     """Send a request to the lead, and yield its answers."""
-    return ask_lead(lead.host, lead.port, operator_name(), lead.job, lead.secret, request)
+    return ask_lead(lead.address, operator_name(), request)
 
 
 def ask_once(lead: Lead, request: OperatorRequest) -> OperatorAnswer:
@@ -158,9 +153,9 @@ def explain(lead: Lead, error: LinkError) -> NoReturn:
     """Raise an error that says why the lead cannot be reached or why its link has ended."""
     if lead.path is not None:
         check_running(load_run(lead.path))  # raises an error if the run has just ended
-    elif no_process_listens(lead.host, lead.port):
+    elif no_process_listens(lead.address.host, lead.address.port):
         raise RunError(
-            f"no job listens at {lead.host}:{lead.port}: it has ended, or has another address;"
+            f"no job listens at {lead.address}: it has ended, or has another address;"
             " 'polyrhythm status RUN' shows the address of a running job"
         ) from None
     raise RunError(f"the lead of {lead.name} cannot be reached: {error}") from None
@@ -168,9 +163,9 @@ def explain(lead: Lead, error: LinkError) -> NoReturn:
 
 def _fetch_journal(lead: Lead, file: IO[bytes]) -> JournalPage:
     """Write the journal of a running job into this file. Returns the last page."""
-    job, at = lead.job, 0
+    address, at = lead.address, 0
     while True:
-        answer = ask_once(replace(lead, job=job), OperatorRequest(what=JOURNAL, at=at))
+        answer = ask_once(replace(lead, address=address), OperatorRequest(what=JOURNAL, at=at))
         page = answer.page
         if page is None:
             raise RunError(f"{lead.name}: {in_words(plain_reason(answer.reason))}")
@@ -179,7 +174,7 @@ def _fetch_journal(lead: Lead, file: IO[bytes]) -> JournalPage:
             file.flush()
             return page
         # another job may now use the same address
-        job, at = page.job.job, at + len(page.lines)
+        address, at = replace(address, job=page.job.job), at + len(page.lines)
 
 
 def operator_name() -> str:
@@ -204,7 +199,7 @@ def _lead_of_deleted(run: str, jobs: list[ListedJob], secret_file: Path | None) 
     (job,) = jobs
     secret = job.secret if secret_file is None else read_secret(secret_file)
     name = f"run {Path(job.run_dir).name}"
-    return Lead(name, _reachable(job.host), job.port, secret, job.job)
+    return Lead(name, JobAddress(_reachable(job.host), job.port, secret, job.job))
 
 
 def check_running(run: Run) -> None:

@@ -19,7 +19,7 @@ from polyrhythm.api.checks import (
 )
 from polyrhythm.api.fetching import fetch_for
 from polyrhythm.api.folders import discarded_if_not_started, make_run_dir, next_run_dir
-from polyrhythm.api.hosts import Here, cluster_of
+from polyrhythm.api.hosts import Here, ProcessOptions, cluster_of
 from polyrhythm.api.options import Group, Option, check_values, fields_of, options_of
 from polyrhythm.api.saying import say, say_starting
 from polyrhythm.api.stores import check_unused, url_of
@@ -30,7 +30,7 @@ from polyrhythm.cli.launch import launch
 from polyrhythm.core.cluster import worker_range
 from polyrhythm.core.record import Record
 from polyrhythm.core.sync.barrier.timer import timer_of
-from polyrhythm.engines.engine import RAY, check_engine_runs
+from polyrhythm.engines.choice import RAY, check_engine_runs
 from polyrhythm.errors import RunError, StoreError, UsageError
 from polyrhythm.io.codefile import digest_of
 from polyrhythm.learn.data.places import DATA_DIR
@@ -166,11 +166,10 @@ def resume_job(
         with_store(spec, url, runs_dir),
         here,
         run_dir,
+        ProcessOptions(link=spec.link, **{name: options[name] for name in _OF_PROCESSES}),
         quiet=quiet,
         engine=engine,
         cluster=cluster,
-        link=spec.link,
-        **{name: options[name] for name in _OF_PROCESSES},
     )
     launch(run, as_json=as_json, verbose=verbose)
 
@@ -184,7 +183,7 @@ def with_defaults_of_resume(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _OF_PROCESSES = ("digest", "host", "port", "threads", "devices", "trace", "check", "debug")
-"""Options that the processes of the new run get (`child_requests`)."""
+"""Options that the processes of the new run get (`ProcessOptions`)."""
 
 
 def _store_of(source: str, runs_dir: Path) -> Store:

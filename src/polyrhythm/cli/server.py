@@ -57,15 +57,13 @@ def server(
     say(f"importing torch, then connecting to {lead_host}:{lead_port}")
     # Import this only after the checks of the flags, because it imports torch, which takes seconds.
     from polyrhythm.engines.server_process import serve_remote
+    from polyrhythm.runtime.operator import JobAddress
 
     status = serve_remote(
-        lead_host,
-        lead_port,
+        JobAddress(lead_host, lead_port, known.secret, job_id or known.job),
         say=say,
         check_host=lambda address: check_host(address, insecure),
         listen_on=(host, port),
-        secret=known.secret,
-        job=job_id or known.job,
         link=link,
         digest=digest,
     )

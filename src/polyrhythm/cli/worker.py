@@ -154,7 +154,8 @@ def worker(
     say(f"importing torch, then connecting to {host}:{port}")
     # Import this only after the checks of the flags, because it imports torch, which takes seconds.
     from polyrhythm.engines.tracebacks import traceback_of
-    from polyrhythm.engines.worker_process import run_remote
+    from polyrhythm.engines.worker_process import JoinOptions, run_remote
+    from polyrhythm.runtime.operator import JobAddress
 
     beside = ["--connect", connect, "--link", link, "--digest", digest]
     if job_id:
@@ -166,21 +167,14 @@ def worker(
     with _server_beside(beside, known.secret) if colocate else nullcontext():
         try:
             status = run_remote(
-                host,
-                port,
+                JobAddress(host, port, known.secret, job_id or known.job),
                 name or f"{socket.gethostname()}-{os.getpid()}",
+                JoinOptions(link, digest, devices, share_data, trace),
                 say=say,
-                secret=known.secret,
-                job=job_id or known.job,
                 file=job or (known.path if Path(known.path).is_file() else ""),
-                link=link,
-                digest=digest,
-                threads=threads,
-                devices=devices,
-                slowdowns=slowdowns,
-                trace_dir=trace,
                 accept_code=accept_code,
-                share_data=share_data,
+                threads=threads,
+                slowdowns=slowdowns,
             )
         except PolyrhythmError:
             raise

@@ -74,8 +74,8 @@ class Reports:
             self._since_s = time.monotonic()
         self._unsaid.setdefault(note.what, (note, []))[1].append(name)
 
-    def ended(self, name: str) -> None:
-        self._watch.ended(name)
+    def on_ended(self, name: str) -> None:
+        self._watch.on_ended(name)
 
     def show(self, *, now: bool = False) -> None:
         """Show the reports. Unless `now` is given, first wait a moment, because other processes may

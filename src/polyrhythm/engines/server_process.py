@@ -43,12 +43,12 @@ from polyrhythm.runtime import crashpoint
 from polyrhythm.runtime.net.acceptor import Listeners
 from polyrhythm.runtime.net.dial import DialerFromOutside, SocketDialer
 from polyrhythm.runtime.net.handshake import introduce, offers, patience
+from polyrhythm.runtime.operator import JobAddress
 from polyrhythm.runtime.options import NodeOptions
 from polyrhythm.runtime.server.node import ServerNode
 from polyrhythm.tensors.compiler import prepare_optimizers
 from polyrhythm.wire import messages as m
 from polyrhythm.wire.messages.reasons import TOLD_TO_LEAVE
-from polyrhythm.wire.proof import Secret
 
 _LOOK_S = 0.5
 """How often the lead's process attends to a journal that cannot be written."""
@@ -211,18 +211,15 @@ def _journal(
 
 
 def serve_remote(
-    host: str,
-    port: int,
+    lead: JobAddress,
     *,
     say: Callable[[str], None],
     check_host: Callable[[str], None],
-    secret: Secret,
     listen_on: tuple[str, int] = ("", 0),
-    job: str = "",
     link: str = "auto",
     digest: str = "auto",
 ) -> int:
-    """Hold slices for the job whose lead is at host:port, until the job ends or a signal asks the
+    """Hold slices for the job of this lead, until the job ends or a signal asks the
     server to leave: it then moves its slices to other servers first. A second signal ends it at once.
     Returns the exit status of the command: 0, or 128 plus the number of the signal that ended the
     server at once.
@@ -233,7 +230,7 @@ def serve_remote(
     settle_in()
     end_with_own_threads()
     prepare_optimizers(steps=False)
-    to_lead = dial_tcp(host, port, LEAD)
+    to_lead = dial_tcp(lead.host, lead.port, LEAD)
     try:
         listen_host = listen_on[0] or to_lead.host_here
         check_host(listen_host)
@@ -260,7 +257,7 @@ def serve_remote(
     # once admitted, the server holds slices for the job, so a signal must not end it at once
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
-    admitted = _enter(to_lead, address, job, digest, secret)
+    admitted = _enter(to_lead, address, lead, digest)
     name = server_name(admitted.server)
     node = ServerNode(
         admitted.server,
@@ -272,15 +269,15 @@ def serve_remote(
             link=link,
             fold_pause_s=Slowdowns.parse(admitted.job.slowdowns).fold_pause_s(admitted.server),
             report=lambda note: say(report_in_words(note.what, (name,), note.fields)),
-            secret=secret,
+            secret=lead.secret,
         ),
         shared=may_have_references(link),
     )
     set_title(f"polyrhythm: {name} of {admitted.job.name}", name)
-    say(f"joined job {admitted.job.name} at {host}:{port} as {name}")
+    say(f"joined job {admitted.job.name} at {lead} as {name}")
     say(f"{name} listens on {address.host}:{address.port}")
     node.listen(listeners)
-    node.follow_lead(to_lead, DialerFromOutside(link, host))
+    node.follow_lead(to_lead, DialerFromOutside(link, lead.host))
     if signals:
         leave()
     told = False
@@ -301,21 +298,19 @@ def serve_remote(
     return 128 + signals[0] if node.outcome.reason == TOLD_TO_LEAVE else 0
 
 
-def _enter(
-    link: StreamLink, address: m.Address, job: str, digest: str, secret: Secret
-) -> m.Admitted:
+def _enter(link: StreamLink, address: m.Address, lead: JobAddress, digest: str) -> m.Admitted:
     """Ask the lead for a number and for the settings of the job."""
     hello = m.ServerHello(
         pid=os.getpid(),
         host=socket.gethostname(),
         name=f"a server on {socket.gethostname()} (process {os.getpid()})",
-        job=job,
+        job=lead.job,
         address=address,
         identity=address.identity,
         digests=offers(digest, link.kind),
     )
     with patience(link):
-        introduce(link, hello, secret)
+        introduce(link, hello, lead.secret)
     answer, _ = link.receive()
     while isinstance(answer, m.Alive):  # skip the heartbeats that the lead sends over every link
         answer, _ = link.receive()

@@ -204,10 +204,10 @@ class Respawning:
         """Whether any process is planned to be started again."""
         return bool(self._due)
 
-    def started(self, name: str) -> None:
+    def on_started(self, name: str) -> None:
         self._respawn.on(Started(name), time.monotonic_ns())
 
-    def contributed(self, name: str) -> None:
+    def on_contributed(self, name: str) -> None:
         self._respawn.on(Trained(name), time.monotonic_ns())
 
     def plan(self, process: JobProcess) -> Reason | None:
@@ -417,7 +417,7 @@ class Supervisor:
 
     def _start(self, request: ChildRequest) -> None:
         self._processes.start(request)
-        self._respawning.started(request.name)
+        self._respawning.on_started(request.name)
         if request.role == "server" and not request.leads and self._lead is not None:
             self._processes.tell(self._processes[request.name], Told(lead=self._lead))
 
@@ -522,7 +522,7 @@ class Supervisor:
         if told.saving:
             self._stopping.saving = True
         if told.contributed:
-            self._respawning.contributed(process.request.name)
+            self._respawning.on_contributed(process.request.name)
         if told.journal is not None:
             if told.journal.at is None:
                 self._records.write_lines(told.journal.lines)
@@ -558,7 +558,7 @@ class Supervisor:
             self._watch.record(name, process.failure)
         if process.lead_lost:
             return  # `_end_without_lead` reports that the lead is silent
-        self._reports.ended(name)
+        self._reports.on_ended(name)
         if not self._said_stopping:
             # mention an operator who has stopped the job
             self._say_stopping()

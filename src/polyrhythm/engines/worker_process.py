@@ -23,7 +23,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial, wraps
 from pathlib import Path
 from types import TracebackType
@@ -65,7 +65,7 @@ from polyrhythm.learn.worker import Worker
 from polyrhythm.observe.reasons import in_words
 from polyrhythm.observe.watch import report_in_words
 from polyrhythm.runtime.net.dial import DialerFromOutside, SocketDialer
-from polyrhythm.runtime.operator import ask_lead, may_run
+from polyrhythm.runtime.operator import JobAddress, ask_lead, may_run
 from polyrhythm.runtime.options import NodeOptions
 from polyrhythm.runtime.worker.node import WorkerNode
 from polyrhythm.tensors.compiler import prepare_optimizers
@@ -79,7 +79,6 @@ from polyrhythm.wire.messages.reasons import (
     failed,
     not_finite,
 )
-from polyrhythm.wire.proof import Secret
 
 _OUT_OF_MEMORY = ("CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
 
@@ -320,26 +319,32 @@ def work(request: ChildRequest, control: Control) -> int:
 # -- a worker that finds the lead at HOST:PORT -------------------------------------------------
 
 
-def _options_from_outside(
-    name: str,
-    say: Callable[[str], None],
-    *,
-    secret: Secret,
-    link: str,
-    digest: str,
-    devices: str,
-    share_data: bool,
-    trace_dir: Path | None = None,
-) -> NodeOptions:
-    return NodeOptions(
-        digest=digest,
-        link=link,
-        trace_dir=trace_dir,
+@dataclass(frozen=True, slots=True)
+class JoinOptions:
+    """What a user has chosen for a worker that joins a running job."""
+
+    link: str = "auto"
+    digest: str = "auto"
+    devices: str = AUTO
+    """The device of this worker (`core/devices.py`)."""
+    share_data: bool = False
+    """Whether its private points may be sent to other workers."""
+    trace_dir: Path | None = None
+
+
+def _node_from_outside(
+    lead: JobAddress, name: str, options: JoinOptions, say: Callable[[str], None]
+) -> WorkerNode:
+    of_node = NodeOptions(
+        digest=options.digest,
+        link=options.link,
+        trace_dir=options.trace_dir,
         report=lambda note: say(report_in_words(note.what, (name,), note.fields)),
-        secret=secret,
-        device=device_of_process(devices, look_for_cuda(), local_number(os.environ)),
-        share_data=share_data,
+        secret=lead.secret,
+        device=device_of_process(options.devices, look_for_cuda(), local_number(os.environ)),
+        share_data=options.share_data,
     )
+    return WorkerNode(name, lead.job, DialerFromOutside(options.link, lead.host), of_node)
 
 
 def _without_effect(job: JobSpec, option: str, *, share_data: bool) -> list[str]:
@@ -542,21 +547,13 @@ def _forget(worker: ConnectedWorker) -> None:
 
 
 def connect_worker(
-    host: str,
-    port: int,
+    lead: JobAddress,
     names: tuple[str, ...],
+    options: JoinOptions,
     *,
     say: Callable[[str], None],
-    secret: Secret,
-    job: str = "",
-    link: str = "auto",
-    digest: str = "auto",
-    devices: str = AUTO,
-    share_data: bool = False,
 ) -> ConnectedWorker:
-    """Join the job whose lead is at host:port. `names`: names for this worker; if one is taken, the
-    next is tried. `devices`: the device of this worker (`core/devices.py`). `share_data`: its
-    private points may be sent to other workers.
+    """Join the job of this lead. `names`: names for this worker; if one is taken, the next is tried.
 
     *The process keeps its signal handlers. It leaves the job when the worker is
     closed. An exception that leaves the `with` block of the worker, or that ends the program, is
@@ -567,35 +564,17 @@ def connect_worker(
     check_absent()
     settle_in()
     name, *others = names
-    options = _options_from_outside(
-        name,
-        say,
-        secret=secret,
-        link=link,
-        digest=digest,
-        devices=devices,
-        share_data=share_data,
-    )
-    node = WorkerNode(name, job, DialerFromOutside(link, host), options)
+    node = _node_from_outside(lead, name, options, say)
     try:
-        spec = node.join(Address(host, port, "", ""))
+        spec = node.join(Address(lead.host, lead.port, "", ""))
     except BaseException as error:
         node.close()
         if others and isinstance(error, Refused) and error.code == _NAME_TAKEN:
-            return connect_worker(
-                *(host, port, tuple(others)),
-                say=say,
-                secret=secret,
-                job=job,
-                link=link,
-                digest=digest,
-                devices=devices,
-                share_data=share_data,
-            )
+            return connect_worker(lead, tuple(others), options, say=say)
         raise
-    for line in _without_effect(spec, "share_data", share_data=share_data):
+    for line in _without_effect(spec, "share_data", share_data=options.share_data):
         say(line)
-    worker = ConnectedWorker(node, spec, f"{host}:{port}")
+    worker = ConnectedWorker(node, spec, str(lead))
     _present = os.getpid(), worker
     return worker
 
@@ -606,13 +585,11 @@ _MODULE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\.py")
 
 
 @contextlib.contextmanager
-def accepted_code(
-    host: str, port: int, name: str, job: JobSpec, secret: Secret
-) -> Iterator[tuple[Path, str]]:
+def accepted_code(lead: JobAddress, name: str, job: JobSpec) -> Iterator[tuple[Path, str]]:
     """Get the job's file from the lead, and keep it in a folder that only this user can enter,
     until the end of the `with` block. Yields its path and its digest. Raises CodeMissing if the
     lead does not send it, and LinkError if it is not the file of the job."""
-    source = _fetch(host, port, name, job, secret)
+    source = _fetch(replace(lead, job=job.job), name, job)
     digest = digest_of(source)
     if digest != job.code_digest:
         raise LinkError("the lead has sent a file that is not the job's: the digests differ")
@@ -623,8 +600,8 @@ def accepted_code(
         yield path, digest
 
 
-def _fetch(host: str, port: int, name: str, job: JobSpec, secret: Secret) -> bytes:
-    for answer in ask_lead(host, port, name, job.job, secret, OperatorRequest(what=CODE)):
+def _fetch(lead: JobAddress, name: str, job: JobSpec) -> bytes:
+    for answer in ask_lead(lead, name, OperatorRequest(what=CODE)):
         if answer.failed:
             raise CodeMissing(in_words(answer.reason))
         if answer.done:
@@ -696,58 +673,40 @@ class _JobWatch:
 
 
 def run_remote(
-    host: str,
-    port: int,
+    lead: JobAddress,
     name: str,
+    options: JoinOptions,
     *,
     say: Callable[[str], None],
-    secret: Secret,
-    job: str = "",
     file: str = "",
-    link: str = "auto",
-    digest: str = "auto",
-    threads: int | None = None,
-    devices: str = AUTO,
-    slowdowns: Mapping[str, str] | None = None,
-    trace_dir: Path | None = None,
     accept_code: bool = False,
-    share_data: bool = False,
+    threads: int | None = None,
+    slowdowns: Mapping[str, str] | None = None,
 ) -> int:
-    """Join the job whose lead is at host:port, train, and leave. Returns the exit status of the
+    """Join the job of this lead, train, and leave. Returns the exit status of the
     command: 0, or 128 plus the number of the signal that asked the worker to leave. If the user's
     code hangs when the job has ended, the process ends with status 1.
 
-    `job`: join only the job with this id. `file`: the file with the job's code on this host, if the
-    user has given one. *A file that only the lead names is never run. Code that the lead sends is run
-    only with `accept_code`, if it is the file with which the job began.* `devices`: the device of this
-    worker (`core/devices.py`). `share_data`: its private points may be sent to other workers.
+    `file`: the file with the job's code on this host, if the user has given one. *A file that only
+    the lead names is never run. Code that the lead sends is run only with `accept_code`, if it is the
+    file with which the job began.*
     """
     settle_in()
     end_with_own_threads()
     prepare_optimizers(steps=False)
-    options = _options_from_outside(
-        name,
-        say,
-        secret=secret,
-        link=link,
-        digest=digest,
-        devices=devices,
-        share_data=share_data,
-        trace_dir=trace_dir,
-    )
-    node = WorkerNode(name, job, DialerFromOutside(link, host), options)
-    code_from = partial(_code_of, host=host, port=port, name=name, secret=secret, say=say)
+    node = _node_from_outside(lead, name, options, say)
+    code_from = partial(_code_of, lead=lead, name=name, say=say)
 
     @contextlib.contextmanager
     def code(spec: JobSpec, present: Presence) -> Iterator[Main]:
         set_title(f"polyrhythm: {name} of {spec.name}", name)
-        say(f"joined job {spec.name} at {host}:{port} as {name}")
-        for line in _without_effect(spec, "--share-data", share_data=share_data):
+        say(f"joined job {spec.name} at {lead} as {name}")
+        for line in _without_effect(spec, "--share-data", share_data=options.share_data):
             say(line)
         here = node.servers[0].identity == host_identity()
         torch.set_num_threads(threads or _threads_for(spec, here))
         prepare_optimizers(steps=steps_on_workers(spec.kind))
-        may_go_on = partial(may_run, host, port, name, spec.job, secret)
+        may_go_on = partial(may_run, replace(lead, job=spec.job), name)
         with (
             _JobWatch(node, present, may_go_on, say),
             code_from(spec, file, accept=accept_code) as found,
@@ -755,10 +714,10 @@ def run_remote(
             yield load_main(found)
 
     signals = (signal.SIGTERM, signal.SIGINT)
-    lead = Address(host, port, "", "")
+    address = Address(lead.host, lead.port, "", "")
     try:
         present = run_worker(
-            node, lead, code, signals=signals, own_command=True, slowdowns=slowdowns
+            node, address, code, signals=signals, own_command=True, slowdowns=slowdowns
         )
     except LeadLost as error:
         raise LeadLost(f"{name} ends: {error}") from None
@@ -782,10 +741,8 @@ def _code_of(
     file: str,
     *,
     accept: bool,
-    host: str,
-    port: int,
+    lead: JobAddress,
     name: str,
-    secret: Secret,
     say: Callable[[str], None],
 ) -> Iterator[str]:
     """The code to run: the file that the user gave to this command, the file that the user gave to
@@ -801,8 +758,8 @@ def _code_of(
         yield file
         return
     if not accept or not spec.path:
-        raise CodeMissing(_missing(spec, f"{host}:{port}"))
-    with accepted_code(host, port, name, spec, secret) as (path, digest):
+        raise CodeMissing(_missing(spec, str(lead)))
+    with accepted_code(lead, name, spec) as (path, digest):
         check_job(str(path))
         say(f"runs {path.name}, which the lead has sent ({path.stat().st_size} bytes, {digest})")
         yield str(path)

@@ -388,7 +388,7 @@ class StreamLink:
             raise LinkEnded(f"{self.peer} closed the link{where}")
         self.arrivals += 1
         self._read_nbytes += nbytes
-        self._decoder.landed(nbytes)
+        self._decoder.on_landed(nbytes)
 
     # -- sending -------------------------------------------------------------------------------
 

@@ -147,7 +147,7 @@ class History:
     def _copy(self) -> list[torch.Tensor]:
         return [parameter.detach().clone() for parameter in self._parameters]
 
-    def stepped(self) -> None:
+    def on_stepped(self) -> None:
         """Remember the parameters after a step of the optimizer."""
         self._own = self._copy()
 
@@ -164,7 +164,7 @@ class History:
             parameter.detach().copy_(torch.lerp(own, parameter.detach(), share))
         self._optimizer.state.clear()
 
-    def version_came(self, *, final: bool) -> None:
+    def on_version(self, *, final: bool) -> None:
         """Keep or forget the history, now that the model has the parameters of a new version.
         `final`: the job has ended, so these parameters stay."""
         version, own = self._copy(), self._own
@@ -454,17 +454,17 @@ class AttachedOptimizer(torch.optim.Optimizer):
     def end_local_step(self) -> None:
         """Count a local step that the user's optimizer has made."""
         if self._history is not None:
-            self._history.stepped()
+            self._history.on_stepped()
 
     def take_back(self) -> None:
         """Undo the last local step of an optimizer that keeps a history."""
         if self._history is not None:
             self._history.take_back()
 
-    def version_came(self, *, final: bool) -> None:
+    def on_version(self, *, final: bool) -> None:
         """Handle a new version, whose parameters the model now has. `final`: the job has ended."""
         if self._history is not None:
-            self._history.version_came(final=final)
+            self._history.on_version(final=final)
 
     def drop_gradients(self) -> None:
         for parameter in self.parameters:
@@ -578,11 +578,11 @@ class AttachedModels:
                 model.unmade.clear()
         return [calls[number] for number in sorted(calls)]
 
-    def version_came(self, *, final: bool) -> None:
+    def on_version(self, *, final: bool) -> None:
         """Handle a new version, whose parameters the models now have. `final`: the job has
         ended."""
         for model in self._models:
-            model.version_came(final=final)
+            model.on_version(final=final)
 
     def drop_gradients(self) -> None:
         for model in self._models:

@@ -67,12 +67,12 @@ class BatchPlan:
         it."""
         self._batch = points
 
-    def used(self, points: int) -> None:
+    def on_used(self, points: int) -> None:
         """Note a batch of this many points with which the training loop has computed a gradient."""
         self.sizes.on_used(points)
         self._cadence.at_least(self._least)
 
-    def dropped(self, points: int) -> None:
+    def on_dropped(self, points: int) -> None:
         """Note a batch of this many points that the training loop has dropped."""
         self.sizes.on_dropped(points)
 
@@ -102,10 +102,10 @@ class Dropping:
         """The state of the gradients when the loop last asked for a batch, if the loop accumulates
         gradients."""
 
-    def stepped(self) -> None:
+    def on_stepped(self) -> None:
         """Note a step that the training loop has made with all batches since its last step."""
         if self._window.batches:
-            self._plan.used(self._window.last_batch)
+            self._plan.on_used(self._window.last_batch)
         self._gradients = []
 
     def all_dropped(self) -> bool:
@@ -113,10 +113,10 @@ class Dropping:
         Returns whether it has dropped all batches since its last step."""
         gradients = self._model.gradient_states()
         if gradients and gradients != self._gradients:
-            self._plan.used(self._window.last_batch)
+            self._plan.on_used(self._window.last_batch)
             self._gradients = gradients
             return False
-        self._plan.dropped(self._window.last_batch)
+        self._plan.on_dropped(self._window.last_batch)
         if gradients:
             self._window.drop_batch()
         else:

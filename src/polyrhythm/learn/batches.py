@@ -273,7 +273,7 @@ class VisitedPasses:
             self._been = {}
             self.first = min((chunk.passes for chunk in lease.chunks), default=0)
 
-    def visited(self, progress: Sequence[ChunkProgress]) -> None:
+    def on_visited(self, progress: Sequence[ChunkProgress]) -> None:
         if self._been is not None:
             self._been.update({step.chunk: step.passes for step in progress})
 
@@ -373,7 +373,7 @@ class Batches:
                 drawn, batch = found
                 plan.begin_batch(drawn.asked)
                 window.note(drawn.points, drawn.progress)
-                self.passes.visited(drawn.progress)
+                self.passes.on_visited(drawn.progress)
                 yield drawn.points, batch
         finally:
             ahead.close()

@@ -183,7 +183,7 @@ class Exchange:
             self._look()
         elif contributor.cadence.looks(in_flight=contributor.in_flight):
             self._node.look()
-        self._dropping.stepped()
+        self._dropping.on_stepped()
         window.end_batches()
         if contributor.due():
             self._contribute(stepped)
@@ -228,7 +228,7 @@ class Exchange:
         self.contributor.in_flight = False
         with torch.no_grad():
             took_ns = self._node.rebase()
-        self._models.version_came(final=self._loop.stopped)
+        self._models.on_version(final=self._loop.stopped)
         if self._loop.terms.rejoined:
             self.window.drop()
             self.contributor.resume_pace()
@@ -417,8 +417,8 @@ class Exchange:
         """Remember the parameters of the version with which the worker continues: the base of later
         changes."""
         self._kind.remember(self._flat)
-        self._models.version_came(final=self._loop.stopped)
-        self._maker.version_came()
+        self._models.on_version(final=self._loop.stopped)
+        self._maker.on_version()
 
     def begin_round(self) -> None:
         """Begin a round with the present parameters: evaluate the probe sample if the policy asks

@@ -277,7 +277,7 @@ class Points:
         consecutive batches mostly come from the same chunk."""
         last = self._last_shuffled
         if last is None or last[0] != (chunk.chunk, chunk.first) or last[1] != passes:
-            rng = _seeded((self._seed, passes, 2, chunk.chunk))
+            rng = np.random.default_rng((self._seed, passes, 2, chunk.chunk))
             points, order = self.of(chunk.first, chunk.last), self._wanted
             own = chunk.first < len(self._permutation)
             if order is not None and own and not self._shared:
@@ -291,11 +291,3 @@ class Points:
 def chunk_ranks(seed: int, this_pass: int, count: int) -> Indices:
     """For each of the first `count` chunks, its rank in the order of this pass."""
     return np.random.default_rng((seed, this_pass, 1)).permutation(count)
-
-
-def _seeded(numbers: tuple[int, ...]) -> np.random.Generator:
-    """Return `np.random.default_rng(numbers)`. The call is faster if the numbers are in an
-    array."""
-    if max(numbers) >> 32:
-        return np.random.default_rng(numbers)
-    return np.random.default_rng(np.array(numbers, np.uint32))

@@ -118,9 +118,9 @@ class WrittenParameters:
         self._suspected = 0
         self._before: tuple[int, dict[str, int]] | None = None
         """At the last version: how many slices had arrived, and the digest of every parameter."""
-        self.version_came()
+        self.on_version()
 
-    def version_came(self) -> None:
+    def on_version(self) -> None:
         """Remember the parameters of the new version with which the worker continues."""
         number, self._number = self._number, self._number + 1
         due = number < _FIRST or number & (number - 1) == 0
@@ -286,7 +286,7 @@ class StepMaker:
         except ModelChanged as error:
             raise self.changed(error) from None
 
-    def version_came(self) -> None:
+    def on_version(self) -> None:
         """Remember the parameters of the new version with which the worker continues."""
         if self._written is not None:
-            self._written.version_came()
+            self._written.on_version()

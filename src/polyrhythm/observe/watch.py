@@ -51,7 +51,7 @@ class WatchWriter:
         with contextlib.suppress(OSError), self._path.open("ab") as file:
             file.write(msgspec.json.encode(line) + b"\n")
 
-    def ended(self, name: str) -> None:
+    def on_ended(self, name: str) -> None:
         """Forget the suspicion of a process that has ended."""
         if name in self._suspecting:
             self.note(name, _ENDED, {})

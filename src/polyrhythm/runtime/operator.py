@@ -1,8 +1,10 @@
 """The operator's end of its link to the lead: it performs the handshake, makes one request, and
-reads the answers."""
+reads the answers. Where the lead listens is a `JobAddress`, which workers and servers that join from
+outside get too."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from polyrhythm.core.names import LEAD
 from polyrhythm.core.values import plain_reason
@@ -17,25 +19,33 @@ from polyrhythm.wire.proof import Secret
 _ANSWER_S = 10.0
 
 
+@dataclass(frozen=True, slots=True)
+class JobAddress:
+    """Where the lead of a job listens, and the secret that it asks for."""
+
+    host: str
+    port: int
+    secret: Secret
+    job: str = ""
+    """The job's id; empty if it is not known. A request that contains the id cannot reach another job
+    that now uses the port."""
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
 def ask_lead(
-    host: str,
-    port: int,
-    name: str,
-    job: str,
-    secret: Secret,
-    request: m.OperatorRequest,
-    *,
-    answer_s: float = _ANSWER_S,
+    at: JobAddress, name: str, request: m.OperatorRequest, *, answer_s: float = _ANSWER_S
 ) -> Iterator[m.OperatorAnswer]:
-    """Make a request to the lead of `job` at host:port, and yield its answers. The last answer has
-    `done` set. Raises LinkError if the lead cannot be reached or the link ends before the last
-    answer, and Refused if the lead refuses the request. `answer_s`: how long the handshake may
-    take."""
-    link = dial_tcp(host, port, LEAD)
+    """Make a request to the lead, and yield its answers. The last answer has `done` set. Raises
+    LinkError if the lead cannot be reached or the link ends before the last answer, and Refused if
+    the lead refuses the request. `name`: of the process that asks. `answer_s`: how long the handshake
+    may take."""
+    link = dial_tcp(at.host, at.port, LEAD)
     try:
-        hello = m.OperatorHello(name=name, job=job, digests=offers("auto", link.kind))
+        hello = m.OperatorHello(name=name, job=at.job, digests=offers("auto", link.kind))
         with _answered(link, answer_s):
-            reply = introduce(link, hello, secret)
+            reply = introduce(link, hello, at.secret)
         link.send(request)
         done = False
         while not done:
@@ -54,19 +64,19 @@ def ask_lead(
         link.dispose()
 
 
-def may_run(host: str, port: int, name: str, job: str, secret: Secret) -> bool:
-    """Whether the lead of `job` may still run at host:port. False if no process listens there, or a
-    process that is not this lead. If host:port cannot be reached, the lead may still run."""
-    if no_process_listens(host, port):
+def may_run(at: JobAddress, name: str) -> bool:
+    """Whether the lead of the job may still run at this address. False if no process listens there, or a
+    process that is not this lead. If the address cannot be reached, the lead may still run."""
+    if no_process_listens(at.host, at.port):
         return False
     try:
-        link = dial_tcp(host, port, LEAD)
+        link = dial_tcp(at.host, at.port, LEAD)
     except LinkError:
         return True
     try:
         with patience(link):
-            hello = m.OperatorHello(name=name, job=job, digests=offers("auto", link.kind))
-            introduce(link, hello, secret)
+            hello = m.OperatorHello(name=name, job=at.job, digests=offers("auto", link.kind))
+            introduce(link, hello, at.secret)
     except LinkEnded:
         return True
     except (LinkError, Refused):

@@ -103,7 +103,7 @@ class Checker:
         """Check a slice that a server has copied for this cut."""
         self._cuts.setdefault(number, {})[slice_] = (contents, weight)
 
-    def committed(self, record: Record) -> None:
+    def on_committed(self, record: Record) -> None:
         """Check the cut from which the lead makes a checkpoint."""
         self.checkpoints.append((record, self._cuts.pop(record.number)))
 
@@ -120,7 +120,7 @@ class Checker:
             if self._promises and not deleted and not memory.holds(given):
                 raise InvariantBroken(f"s{message.server} reported {given}, but does not have it")
 
-    def decided(self, fold: m.Fold) -> None:
+    def on_decided(self, fold: m.Fold) -> None:
         """Remember which contributions are complete when the lead orders this fold: it must contain
         them."""
         if fold.round in self._promised or not self._promises:
@@ -139,7 +139,7 @@ class Checker:
         if isinstance(memory, SimRowsSliceStore) and slice_ in memory.live:
             check_rows(memory, server, slice_, self.is_member)
 
-    def released(self, release: m.Release) -> None:
+    def on_released(self, release: m.Release) -> None:
         """Check a release of the lead. If slices of the version contain different contributions to
         one row, the release must mark the version as torn."""
         slices = self._sequences.get(release.round, {})
@@ -165,7 +165,7 @@ class Checker:
                 }
         self._sequences.pop(round_ - 5, None)
 
-    def folded(self, server: int, round_: int) -> None:
+    def on_folded(self, server: int, round_: int) -> None:
         """Check the slices of a server that has folded this round: they must contain the
         contributions that were complete, and their rows of statistics must be correct."""
         for slice_ in self.memories[server].slices:

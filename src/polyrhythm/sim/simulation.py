@@ -49,7 +49,7 @@ class OperatorProcess:
     def receive(self, channel: Channel, batch: Sequence[m.Message]) -> None:
         self.answers += [message for message in batch if not isinstance(message, m.Alive)]
 
-    def closed(self, channel: Channel, reason: str) -> None:
+    def on_closed(self, channel: Channel, reason: str) -> None:
         """Does nothing: the operator has all answers when its link ends."""
 
 

@@ -20,6 +20,7 @@ import msgspec
 
 from polyrhythm.core.placement.slices import Layout, Slice, layout_of
 from polyrhythm.errors import DamagedCheckpoint, ObjectMissing, StoreError, StoreTaken
+from polyrhythm.release import VERSION
 from polyrhythm.store.manifest import Manifest, OtherVersion, decode_manifest, encode_manifest
 from polyrhythm.store.objects import ObjectInfo, Store
 from polyrhythm.store.tensor_file import (
@@ -164,7 +165,6 @@ def write_manifest(
     number: int,
     *,
     round: int,
-    version: str,
     model: ModelSpec,
     job: JobSpec,
     files: Sequence[FileEntry],
@@ -184,7 +184,7 @@ def write_manifest(
         number=number,
         round=round,
         made_s=time.time(),
-        version=version,
+        version=VERSION,
         model=model,
         job=job,
         files=tuple(files),

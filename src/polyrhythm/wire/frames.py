@@ -205,7 +205,7 @@ class Decoder:
             self._start = self._end = 0
         return self._staging[self._end :]
 
-    def landed(self, nbytes: int) -> None:
+    def on_landed(self, nbytes: int) -> None:
         if self._payload is not None:
             self._filled += nbytes
             rest = len(self._payload) - self._filled

@@ -39,7 +39,7 @@ def main(worker):
     lives = float(options["die"]) if "die" in options and worker.name == "worker-1" else np.inf
     if algorithm.starts_from_sample:
         lives += POINTS  # the sample is visited first
-    visit, come, values = algorithm.update_points, MStep.version_came, []
+    visit, come, values = algorithm.update_points, MStep.on_version, []
 
     def update_points(batch, parameter, memory):
         nonlocal lives
@@ -48,11 +48,11 @@ def main(worker):
             os.kill(os.getpid(), signal.SIGKILL)
         return visit(batch, parameter, memory)
 
-    def version_came(step, version, **told):
+    def on_version(step, version, **told):
         come(step, version, **told)
         values.append((version, float(step.tensors[0][0]), step.objective))
 
-    algorithm.update_points, MStep.version_came = update_points, version_came
+    algorithm.update_points, MStep.on_version = update_points, on_version
     first = algorithm.init_parameter(Batch(x), rng)
     run_pointwise(worker, algorithm, ArraySource(Batch(x)), parameter=first, batch=100, block=10)
     Path(f"{worker.name}.values").write_text(json.dumps(values))

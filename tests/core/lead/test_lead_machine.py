@@ -590,9 +590,9 @@ def test_points_count_with_their_contribution() -> None:
         **stage.who(0), sequence=1, report=m.ContributionReport(weight=32.0, progress=done)
     )
     stage.tell(trailer)
-    assert stage.lead._plan.passes == 0
+    assert stage.lead.parts.plan.passes == 0
     stage.from_servers(m.Arrived, **stage.who(0), sequence=1, round=1)
-    assert stage.lead._plan.passes == 1
+    assert stage.lead.parts.plan.passes == 1
 
 
 # -- the end -------------------------------------------------------------------------------------

@@ -94,11 +94,11 @@ def test_the_lead_may_be_paused_before_a_model_is_placed() -> None:
     assert sent(stage.sleep(60.0), m.Evicted) == []
     stage.from_servers(m.Placed)
     stage.from_servers(m.Seeded)
-    assert not stage.lead._rounds.open, (
+    assert not stage.lead.parts.rounds.open, (
         "the start timeout was extended by the pause, so worker-1 can still join"
     )
     beats(stage, 0, times=20)
-    assert stage.lead._rounds.open
+    assert stage.lead.parts.rounds.open
 
 
 def test_a_pause_extends_the_time_for_a_rejoin() -> None:

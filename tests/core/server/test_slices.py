@@ -214,7 +214,7 @@ def test_initial_parameters_are_taken_once_and_never_after_training_has_begun() 
     assert slices.judge_seed(later) is Verdict.MOVED
     assert slices.judge_seed(Seed(slice=1, routing=2)) is Verdict.NOT_HELD
     assert slices.judge_seed(seed) is Verdict.NEW
-    slices.seeded(0, 2)
+    slices.on_seeded(0, 2)
     assert slices.judge_seed(seed) is Verdict.REPEATED
     slices.enlist(members({0: 1}))
     for message in (seed, later):
@@ -276,7 +276,7 @@ def copy_of(
 
 
 def follow(slices: HeldSlices[Any], copy: Copy) -> StepCopied | None:
-    return slices.copied(copy, slices.judge_step(copy))
+    return slices.on_copied(copy, slices.judge_step(copy))
 
 
 def test_a_copy_supplies_contributions_of_workers_that_left_or_joined_again() -> None:
@@ -355,7 +355,7 @@ def test_a_replica_ignores_steps_of_a_former_primary() -> None:
 
 
 def adopt(slices: HeldSlices[Any], state: State) -> StateAdopted | None:
-    return slices.adopted(state, slices.judge_state(state))
+    return slices.on_adopted(state, slices.judge_state(state))
 
 
 def test_a_step_is_recorded_though_the_slice_gets_another_primary_while_it_is_made() -> None:
@@ -367,7 +367,7 @@ def test_a_step_is_recorded_though_the_slice_gets_another_primary_while_it_is_ma
     verdict = slices.judge_step(step)
     assert verdict is Verdict.NEW
     slices.reroute(one_copy(1, primary=2, since=2), 2)
-    assert slices.copied(step, verdict) is None
+    assert slices.on_copied(step, verdict) is None
     assert slices.stamp(0) == Stamp(0, 1, 2)
     new_primary = OnArrivalSlices(2, one_copy(1, primary=2, since=2), 2)
     new_primary.held(0).follow(Stamp(0, 1, 1), ())
@@ -389,7 +389,7 @@ def test_a_state_is_not_current_if_the_slice_gets_another_primary_while_it_is_wr
     verdict = slices.judge_state(state)
     assert verdict is Verdict.NEW
     slices.reroute((Route(2, (), (1,), 5),), 5)
-    slices.adopted(state, verdict)
+    slices.on_adopted(state, verdict)
     assert slices.stamp(0) == Stamp(0, 1, 5), "that is in the memory of the copy"
     step = copy_of(Stamp(0, 5, 6), server=2)
     assert slices.judge_step(step) is Verdict.MOVED, "the new primary has not sent its state"

@@ -38,7 +38,7 @@ def test_an_exchange_is_waiting_and_transferring(clock: Clock) -> None:
     sheet = Timesheet()
     began_ns = clock.go_on(100)
     sheet.resume()
-    sheet.exchanged(began_ns, idle_ns=70)
+    sheet.on_exchanged(began_ns, idle_ns=70)
     clock.go_on(5)
     assert booked(sheet) == (5, 70, 30)
 
@@ -47,7 +47,7 @@ def test_idle_time_that_two_threads_counted_is_at_most_the_whole_exchange(clock:
     sheet = Timesheet()
     began_ns = clock.go_on(100)
     sheet.resume()
-    sheet.exchanged(began_ns, idle_ns=130)
+    sheet.on_exchanged(began_ns, idle_ns=130)
     clock.go_on(5)
     assert booked(sheet) == (5, 100, 0)
 
@@ -65,7 +65,7 @@ def wait(sheet: Timesheet, began_ns: int) -> int:
 
 
 def rebase(sheet: Timesheet, began_ns: int) -> int:
-    return sheet.rebased(began_ns, rejoined=False)
+    return sheet.on_rebased(began_ns, rejoined=False)
 
 
 @pytest.mark.parametrize(("what", "of"), [(wait, (100, 30, 20)), (rebase, (100, 0, 50))])
@@ -86,7 +86,7 @@ def test_a_worker_that_joined_again_begins_anew(clock: Clock) -> None:
     sheet = Timesheet()
     sheet.trained_through(clock.go_on(20))
     clock.go_on(60)
-    sheet.rebased(clock.go_on(30), rejoined=True)
+    sheet.on_rebased(clock.go_on(30), rejoined=True)
     clock.go_on(40)
     assert booked(sheet) == (40, 0, 30)
 

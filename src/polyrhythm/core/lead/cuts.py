@@ -422,7 +422,7 @@ class Cuts:
             return False
         return all(self._answered(member.key) for member in self._view.members() if member.entered)
 
-    def withheld(self, message: m.Withheld) -> None:
+    def on_withheld(self, message: m.Withheld) -> None:
         cut = self._state.cut
         key = (message.worker, message.incarnation)
         if cut is not None and cut.number == message.number and key in cut.told:
@@ -491,7 +491,7 @@ class Cuts:
             first=self._progress.learning.first,
         )
 
-    def taken(self, message: m.CutTaken, now_ns: int) -> None:
+    def on_taken(self, message: m.CutTaken, now_ns: int) -> None:
         cut = self._state.cut
         if cut is None or message.number != cut.number:
             return
@@ -503,7 +503,7 @@ class Cuts:
         elif not cut.untaken:
             self._proceed(cut)
 
-    def written(self, message: m.CutWritten, now_ns: int) -> None:
+    def on_written(self, message: m.CutWritten, now_ns: int) -> None:
         cut = self._state.cut
         if cut is None or message.number != cut.number or message.server not in cut.unwritten:
             return

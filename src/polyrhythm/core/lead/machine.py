@@ -45,7 +45,8 @@ class LeadMachine:
         the lead continues (see `snapshot`); None for a new job."""
         self.job = job
         state = self._state = begin_state(job) if state is None else state
-        parts = connect(job, state, seat)
+        self.parts = parts = connect(job, state, seat)
+        """What the lead knows and decides, part by part. Tests ask the parts."""
         self.view = parts.view
         self._admission = parts.admission
         self._opening = parts.opening
@@ -497,7 +498,7 @@ class LeadMachine:
         self._cuts.resume(record, event.kept_nbytes)
 
     def _on_cut_written(self, message: m.CutWritten, now_ns: int) -> None:
-        self._cuts.written(message, now_ns)
+        self._cuts.on_written(message, now_ns)
         self._advance_between_folds(now_ns)  # a drained server may have waited for the model file
 
     def _on_kept(self, message: m.Kept, now_ns: int) -> None:
@@ -572,7 +573,7 @@ class LeadMachine:
     _HANDLERS: ClassVar[dict[type, Callable[["LeadMachine", Any, int], None]]] = {
         ev.WorkerHelloReceived: _on_worker_hello,
         ev.ServerHelloReceived: _on_server_hello,
-        ev.OperatorHelloReceived: lambda lead, event, now_ns: lead._requests.hello(event),
+        ev.OperatorHelloReceived: lambda lead, event, now_ns: lead._requests.on_hello(event),
         ev.OperatorRequested: lambda lead, event, now_ns: lead._requests.on_request(event, now_ns),
         ev.LinkClosed: _on_link_closed,
         ev.PeersHeard: _on_peers_heard,
@@ -604,9 +605,9 @@ class LeadMachine:
         m.Unreachable: _on_unreachable,
         m.CaughtUp: _on_caught_up,
         m.Drain: lambda lead, message, now_ns: lead._requests.on_drain_asked(message, now_ns),
-        m.Withheld: lambda lead, message, now_ns: lead._cuts.withheld(message),
+        m.Withheld: lambda lead, message, now_ns: lead._cuts.on_withheld(message),
         m.Keeping: lambda lead, message, now_ns: lead._cuts.keeping.on_announced(message),
         m.Kept: _on_kept,
-        m.CutTaken: lambda lead, message, now_ns: lead._cuts.taken(message, now_ns),
+        m.CutTaken: lambda lead, message, now_ns: lead._cuts.on_taken(message, now_ns),
         m.CutWritten: _on_cut_written,
     }

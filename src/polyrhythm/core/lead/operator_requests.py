@@ -60,7 +60,7 @@ class OperatorRequests:
 
     # -- operators -----------------------------------------------------------------------------
 
-    def hello(self, event: ev.OperatorHelloReceived) -> None:
+    def on_hello(self, event: ev.OperatorHelloReceived) -> None:
         fault = self._admission.fault(event.hello)
         if fault is not None:
             self._outbox.refuse(event.link, fault)

@@ -260,13 +260,14 @@ class SliceVersions:
         return tuple(idle)
 
     def check(self) -> None:
-        leased: dict[tuple[int, int], int] = {}  # a `Counter` would take longer to build
-        for tickets in self._leases.values():
-            for leases in tickets.values():
-                for lease in leases:
-                    for held in lease:
-                        leased[held] = leased.get(held, 0) + 1
-        if not dict.__eq__(self._readers, leased):
+        leased = Counter(
+            held
+            for tickets in self._leases.values()
+            for leases in tickets.values()
+            for lease in leases
+            for held in lease
+        )
+        if dict(self._readers) != dict(leased):  # counters that differ in zeros would be equal
             raise InvariantBroken("leases of slices were miscounted")
 
 

@@ -305,7 +305,7 @@ class HeldSlices(Generic[Held]):
             return Verdict.NOT_HELD
         return Verdict.NEW if missing else Verdict.REPEATED
 
-    def seeded(self, slice_: int, routing: int) -> SliceSeeded:
+    def on_seeded(self, slice_: int, routing: int) -> SliceSeeded:
         """Record that the slice has the initial parameters of this epoch, or those of a
         checkpoint."""
         if (held := self._held.get(slice_)) is not None:
@@ -522,7 +522,7 @@ class HeldSlices(Generic[Held]):
             return Verdict.NEW
         return Verdict.REPEATED if copy.stamp.number <= held.stamp.number else Verdict.GAP
 
-    def copied(self, copy: Copy, verdict: Verdict) -> StepCopied | None:
+    def on_copied(self, copy: Copy, verdict: Verdict) -> StepCopied | None:
         """Record the result of `judge_step`, `verdict`. If it is NEW, this server's copy has made
         the step. Returns an event if all slices that are copied from this primary now contain the
         step. *Record the step even if the slice has meanwhile got another primary: the stamp then
@@ -544,7 +544,7 @@ class HeldSlices(Generic[Held]):
             return Verdict.STRANGER
         return Verdict.NEW if state.routing >= held.copied_since else Verdict.MOVED
 
-    def adopted(self, state: State, verdict: Verdict) -> StateAdopted | None:
+    def on_adopted(self, state: State, verdict: Verdict) -> StateAdopted | None:
         """Record the state of a slice after `judge_state`. If the state was needed, it is in the
         slice now. Returns an event if all copies of this primary's slices are current. *The copy is
         current only if its primary did not change while the state was written.*"""

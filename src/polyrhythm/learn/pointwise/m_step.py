@@ -136,7 +136,7 @@ class MStep:
             found[len(self.tensors) - 1] = torch.tensor([int(number) for number in state])
         return found
 
-    def version_came(
+    def on_version(
         self,
         version: int,
         *,

@@ -288,7 +288,7 @@ class _Loop:
         passes = self._chunks.passes
         final = self._loop.stopped
         terms = self._loop.terms
-        self._m_step.version_came(
+        self._m_step.on_version(
             self._loop.version,
             joined=joined,
             final=final,

@@ -19,7 +19,6 @@ from polyrhythm.core.record import Record
 from polyrhythm.core.values import plain
 from polyrhythm.errors import DamagedCheckpoint, LinkError, PolyrhythmError, StoreTaken
 from polyrhythm.io.link import Link
-from polyrhythm.release import VERSION
 from polyrhythm.runtime import crashpoint
 from polyrhythm.runtime.driver import Driver
 from polyrhythm.runtime.server.slice_store import SliceStore
@@ -268,7 +267,6 @@ class Checkpoints:
                     store,
                     record.number,
                     round=record.round,
-                    version=VERSION,
                     model=effect.spec,
                     job=job,
                     files=effect.files,

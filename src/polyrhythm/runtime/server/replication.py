@@ -156,7 +156,7 @@ class ReplicaApply:
                     check_size(data, message.slice, self.replicas.step_nbytes(message))
                 self.replicas.step(message, data)
             with self._rules_lock:
-                return self._said(self._rules.copied(message, verdict))
+                return self._said(self._rules.on_copied(message, verdict))
 
     def fetch(self, slices: Sequence[int], routing: int) -> Fetch:
         with self._rules_lock:
@@ -179,7 +179,7 @@ class ReplicaApply:
                     return None
                 self.replicas.adopt(slice_, state)
             with self._rules_lock:
-                return self._said(self._rules.adopted(message, verdict))
+                return self._said(self._rules.on_adopted(message, verdict))
 
     def _keep_part(self, message: State, data: memoryview) -> SliceState | None:
         """Keep one tensor until the rest of the state has arrived. Returns the whole state with the

@@ -138,7 +138,7 @@ class SliceStore:
             else:
                 self.follower.seed(slice_, data)
             with self._rules_lock:
-                return self.rules.seeded(slice_, message.routing)
+                return self.rules.on_seeded(slice_, message.routing)
 
     # -- checkpoints ---------------------------------------------------------------------------
 
@@ -170,7 +170,7 @@ class SliceStore:
             else:
                 self.follower.replicas.adopt(slice_, mine)
             with self._rules_lock:
-                self.rules.seeded(slice_, self.rules.routing)
+                self.rules.on_seeded(slice_, self.rules.routing)
 
     # -- contributions -------------------------------------------------------------------------
 

@@ -193,7 +193,9 @@ class Landing:
     def _landed(self, message: m.Parameters) -> None:
         if self._own is not None:
             every = message.holds or self._slices_of.get(message.server, ())
-            self._own.landed(message, every if message.slice == m.EVERY_SLICE else (message.slice,))
+            self._own.on_landed(
+                message, every if message.slice == m.EVERY_SLICE else (message.slice,)
+            )
         self._put(builders.landed(message))
 
     def take_given(self, message: m.Given, payload: Payload | None) -> None:

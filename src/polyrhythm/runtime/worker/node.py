@@ -180,7 +180,7 @@ class WorkerNode(MachineHost):
             self._model.adopt()
         else:
             self._model.rebase(self._push.sent)
-        return self.timesheet.rebased(began_ns, rejoined=self.loop.terms.rejoined)
+        return self.timesheet.on_rebased(began_ns, rejoined=self.loop.terms.rejoined)
 
     def set_apart(self) -> None:
         """Do not send the changes of the last contribution again with the next one. For a worker
@@ -216,7 +216,7 @@ class WorkerNode(MachineHost):
         self.loop.await_version()
         self._parting = self.loop.asked
         self._book()
-        self.timesheet.exchanged(began_ns, self._links.idle_ns - idle_ns)
+        self.timesheet.on_exchanged(began_ns, self._links.idle_ns - idle_ns)
 
     def _book(self) -> None:
         """Use a version whose slices have all arrived, and begin to count computing time."""

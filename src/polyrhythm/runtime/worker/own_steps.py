@@ -102,7 +102,7 @@ class OwnSteps:
     def wire_range(self, slice_: Slice) -> tuple[int, int]:
         return self._model.wire_range(slice_)
 
-    def landed(self, message: m.Parameters, slices: tuple[int, ...]) -> None:
+    def on_landed(self, message: m.Parameters, slices: tuple[int, ...]) -> None:
         """Note the steps to make with the sums of these slices, which have arrived. Slices of
         buffers are ignored."""
         if not self._held.keys() & set(slices):

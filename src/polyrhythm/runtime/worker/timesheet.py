@@ -84,7 +84,7 @@ class Timesheet:
         self.resumed_ns += nanoseconds
         self.transferred_ns += nanoseconds
 
-    def exchanged(self, began_ns: int, idle_ns: int) -> None:
+    def on_exchanged(self, began_ns: int, idle_ns: int) -> None:
         """Divide the time in which the worker sent a contribution and got a new version into
         waiting and transferring. `began_ns`: when it began to send. `idle_ns`: how long its thread
         has since been idle. That counts as waiting, even if other threads sent or read meanwhile;
@@ -111,7 +111,7 @@ class Timesheet:
         self.resumed_ns += took_ns
         return took_ns
 
-    def rebased(self, began_ns: int, *, rejoined: bool) -> int:
+    def on_rebased(self, began_ns: int, *, rejoined: bool) -> int:
         """Count the time in which the worker rebased its parameters. `began_ns`: when that began.
         Returns how long it took. `rejoined`: the worker has rejoined, so the time before `began_ns`
         is not counted."""

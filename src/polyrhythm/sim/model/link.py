@@ -31,7 +31,7 @@ HEAD_NBYTES = 128
 
 class Receiver(Protocol):
     def receive(self, channel: "Channel", batch: Sequence[Message]) -> None: ...
-    def closed(self, channel: "Channel", reason: str) -> None: ...
+    def on_closed(self, channel: "Channel", reason: str) -> None: ...
 
 
 class Channel:
@@ -256,7 +256,7 @@ class Channel:
             self.back._transfer.drop(left_too=True)
         if self.heard:
             self.heard = False
-            self._receiver.closed(self, reason)
+            self._receiver.on_closed(self, reason)
 
 
 def link(

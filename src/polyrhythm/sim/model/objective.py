@@ -17,7 +17,7 @@ class Objective:
         self._worth = 0.0
         self._folded = 0.0
 
-    def folded(self, total: float) -> None:
+    def on_folded(self, total: float) -> None:
         """Note the total number of points in the parameters. The points since the last call count
         as folded at once. A smaller total, from a replica that is behind its primary, changes
         nothing."""

@@ -38,7 +38,7 @@ class SimTimesheet:
             self._left_ns = left_ns
             self.transferred_ns = left_ns - began_ns
 
-    def landed(self, first_byte_ns: int, now_ns: int) -> None:
+    def on_landed(self, first_byte_ns: int, now_ns: int) -> None:
         """Note that a slice has arrived. If the transfers of several slices overlap, the time counts
         once."""
         if first_byte_ns < self._landed_ns:

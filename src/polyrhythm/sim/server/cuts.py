@@ -75,7 +75,7 @@ class SimCuts:
     def commit(self, effect: fx.CommitCut) -> None:
         number = effect.record.number
         if self._checker is not None:
-            self._checker.committed(effect.record)
+            self._checker.on_committed(effect.record)
         nbytes = self._kept_nbytes if effect.kept else 0
         if effect.kept and nbytes != self._announced_nbytes:
             raise InvariantBroken(
@@ -109,7 +109,7 @@ class SimCuts:
 
         def restored() -> None:
             for slice_ in kept:
-                self._process.put(self._name, memory.rules.seeded(slice_, routing))
+                self._process.put(self._name, memory.rules.on_seeded(slice_, routing))
             self._process.run()
 
         self._after(nbytes * self._store_ns_per_byte, restored)

@@ -248,9 +248,9 @@ class ServerProcess(Process):
     def _take_request(self, channel: Channel, message: m.OperatorRequest) -> None:
         self.put(LEAD, ev.OperatorRequested(channel.peer, message))
 
-    def closed(self, channel: Channel, reason: str) -> None:
+    def on_closed(self, channel: Channel, reason: str) -> None:
         if self.frozen:
-            self._missed.append(lambda: self.closed(channel, reason))
+            self._missed.append(lambda: self.on_closed(channel, reason))
             return
         self.links.forget(channel, reason)
         self.run()
@@ -301,7 +301,7 @@ class ServerProcess(Process):
 
     def _learn(self) -> None:
         if self._objective is not None and (weight := self._placed().weights.get(0)) is not None:
-            self._objective.folded(weight)
+            self._objective.on_folded(weight)
 
     # -- effects -------------------------------------------------------------------------------
 
@@ -309,9 +309,9 @@ class ServerProcess(Process):
         to, message = effect.to, effect.message
         if self._checker is not None:
             if isinstance(message, m.Fold):
-                self._checker.decided(message)
+                self._checker.on_decided(message)
             elif isinstance(message, m.Release):
-                self._checker.released(message)
+                self._checker.on_released(message)
             if to == LEAD and to in self.machines:
                 self._checker.told_lead(message)
         if to == LEAD and self._bursts is not None:
@@ -358,7 +358,7 @@ class ServerProcess(Process):
         self.slices.send_steps()
         self._learn()
         if self._checker is not None:
-            self._checker.folded(self._server, effect.round)
+            self._checker.on_folded(self._server, effect.round)
         self.put(self.name, ev.FoldDone(effect.round, weight))
         self._adding.done()
         self.run()

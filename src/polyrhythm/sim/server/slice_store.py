@@ -189,7 +189,7 @@ class SimSliceStore:
         if verdict is not Verdict.NEW:
             return None
         self._write(message.slice, 0)
-        return self.rules.seeded(message.slice, message.routing)
+        return self.rules.on_seeded(message.slice, message.routing)
 
     def nbytes_of(self, message: Contribution) -> int:
         """The size of the slice of a contribution; 0 if the slice has moved."""
@@ -275,7 +275,7 @@ class SimSliceStore:
         verdict = self.rules.judge_step(message)
         if verdict is Verdict.NEW:
             self._copy_slice(message)
-        return self.rules.copied(message, verdict)
+        return self.rules.on_copied(message, verdict)
 
     def _copy_slice(self, message: CarriedCopy) -> None:
         self._added[message.slice] = list(message.cargo)
@@ -319,7 +319,7 @@ class SimSliceStore:
         verdict = self.rules.judge_state(message)
         if verdict is Verdict.NEW and message.parts:
             self._adopt_slice(message)
-        return self.rules.adopted(message, verdict)
+        return self.rules.on_adopted(message, verdict)
 
     def _adopt_slice(self, message: CarriedState) -> None:
         slice_ = message.slice

@@ -213,7 +213,7 @@ class WorkerProcess(SingleProcess):
             assert isinstance(part, m.ChunkPart)
             self._deliveries.receive(part)
 
-    def closed(self, channel: Channel, reason: str) -> None:
+    def on_closed(self, channel: Channel, reason: str) -> None:
         if channel.peer == POINTS:
             return  # a link between workers: the lead notices itself if a worker has ended
         self._put_off(lambda: self._lose_link(channel, reason))
@@ -263,7 +263,7 @@ class WorkerProcess(SingleProcess):
         first_byte_ns = channel.first_byte_ns or (
             now_ns - int(self._nbytes[message.slice] * channel.ns_per_byte)
         )
-        self.loop.time.landed(first_byte_ns, now_ns)
+        self.loop.time.on_landed(first_byte_ns, now_ns)
         self._put(builders.landed(message))
 
     def wake(self, hosted: Hosted) -> None:

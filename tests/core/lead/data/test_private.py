@@ -270,12 +270,12 @@ def test_a_resumed_job_waits_for_data_sets_as_long_as_for_its_start() -> None:
     record = Record(number=1, round=9, points=100, passes=1, chunks=chunks)
     stage = Resumed(record, data_private=True, epochs=4, start_timeout_s=30.0).begin()
     stage.tell(m.Enrol(**stage.who(0), points=40, batch=4))
-    assert stage.lead._plan.passes == 1
+    assert stage.lead.parts.plan.passes == 1
     assert not of(stage.tick(29), fx.Note)
     (note,) = of(stage.tick(1), fx.Note)
     assert (note.what, note.fields["reason"]) == ("data-set", "data-not-back")
     assert note.fields["fields"]["name"] == "worker-1"
-    assert stage.lead._plan.passes == 4
+    assert stage.lead.parts.plan.passes == 4
     assert not of(stage.tick(100), fx.Note), "it is said once"
 
 
@@ -289,4 +289,4 @@ def test_the_journal_names_workers_that_are_absent_when_a_resumed_job_opens() ->
         if note.fields.get("reason") == "data-absent"
     ]
     assert note.fields["fields"]["name"] == "worker-1"
-    assert stage.lead._plan.passes == 4
+    assert stage.lead.parts.plan.passes == 4

@@ -150,10 +150,10 @@ def test_contributions_of_a_removed_worker_count_until_every_server_knows(how: s
     else:
         stage.closed("w1")
     stage.tell(m.Arrived(**who, routing=1, server=1, sequence=1, round=1))
-    assert stage.lead._progress.accounting.workers[1].contributions == 1
+    assert stage.lead.parts.progress.accounting.workers[1].contributions == 1
     stage.from_servers(m.Folded, round=1)
     stage.tell(m.Arrived(**who, routing=1, server=1, sequence=2, round=1))
-    assert stage.lead._progress.accounting.workers[1].contributions == 1, "not after"
+    assert stage.lead.parts.progress.accounting.workers[1].contributions == 1, "not after"
 
 
 def test_messages_of_an_evicted_incarnation_are_ignored() -> None:
@@ -211,7 +211,7 @@ def test_an_evicted_worker_that_died_is_not_waited_for_long() -> None:
     stage = begin(workers=1, sync="asp")
     silence(stage)
     stage.closed("w0")
-    assert stage.lead._removals.deadline.wake_ns == stage.now_ns + 5 * SECOND_NS
+    assert stage.lead.parts.removals.deadline.wake_ns == stage.now_ns + 5 * SECOND_NS
     assert ended(stage.tick(5.1)) == "all workers left before the job reached its goal"
 
 
@@ -224,7 +224,7 @@ def test_without_respawn_a_deserted_job_ends_at_once() -> None:
 def test_with_respawn_a_deserted_job_waits_for_the_next_worker() -> None:
     stage = begin(workers=1, respawn=True, start_timeout_s=30.0)
     assert ended(stage.closed("w0")) is None
-    assert stage.lead._removals.deadline.wake_ns == stage.now_ns + 30 * SECOND_NS
+    assert stage.lead.parts.removals.deadline.wake_ns == stage.now_ns + 30 * SECOND_NS
     assert ended(stage.tick(29.0)) is None
     assert sent(stage.hello("worker-0"), m.Admitted)
     assert ended(stage.tick(5.0)) is None, "a worker has joined"

@@ -34,7 +34,7 @@ def test_chunks_of_a_member_that_dies_during_a_fold_wait_for_the_next_one() -> N
     trailer = m.Trailer(**stage.who(1), sequence=2, report=m.ContributionReport(weight=2.0))
     stage.tell(trailer)
     stage.from_servers(m.Arrived, **stage.who(1), sequence=2, round=2)
-    assert stage.lead._contributions.done(*stage.who(1).values()) == 2, "it counts"
+    assert stage.lead.parts.contributions.done(*stage.who(1).values()) == 2, "it counts"
     (fold,) = sent(stage.contribute(0, 2, 2), m.Fold, "s0")
     assert [member.worker for member in fold.members] == [0]
     assert leased_points(stage.folded(2), 0) == 40
@@ -78,7 +78,7 @@ def test_a_contribution_of_an_incarnation_that_is_gone_does_not_count_for_its_su
     trailer = m.Trailer(**gone, sequence=1, report=m.ContributionReport(weight=2.0))
     assert not stage.tell(trailer)
     assert not stage.from_servers(m.Arrived, **gone, sequence=1, round=3)
-    assert stage.lead._contributions.done(*stage.who(1).values()) == 0
+    assert stage.lead.parts.contributions.done(*stage.who(1).values()) == 0
 
 
 def test_the_last_member_dies_during_a_fold() -> None:
@@ -99,9 +99,9 @@ def test_the_objective_of_a_worker_that_has_left_does_not_make_the_job_fail() ->
     )
     stage.tell(trailer)
     stage.from_servers(m.Arrived, **stage.who(1), sequence=1, round=1)
-    assert stage.lead._progress.learning.unfinished
+    assert stage.lead.parts.progress.learning.unfinished
     stage.closed("w1")
-    assert not stage.lead._progress.learning.unfinished
+    assert not stage.lead.parts.progress.learning.unfinished
 
 
 def test_the_reports_of_a_worker_that_has_left_do_not_count_for_a_target() -> None:
@@ -125,7 +125,7 @@ def test_a_fold_does_not_wait_for_what_a_dead_worker_was_to_send_again() -> None
     stage.closed("s1")
     for server in (0, 2):
         stage.tell(m.Placed(server=server, routing=stage.routing))
-    assert stage.lead._contributions.owed
+    assert stage.lead.parts.contributions.owed
     stage.tell(m.Trailer(**stage.who(1), sequence=1, report=m.ContributionReport(weight=2.0)))
     for server in (0, 2):
         where = {"server": server, "routing": stage.routing, "round": 1}
@@ -149,7 +149,7 @@ def test_a_server_may_name_a_contribution_before_anything_else_is_heard_of_it() 
         for server in servers:
             where = {"server": server, "routing": stage.routing, "round": 1}
             effects = stage.tell(m.Arrived(**where, **stage.who(worker), sequence=1))
-        assert stage.lead._contributions.done(*stage.who(worker).values()) == 1
+        assert stage.lead.parts.contributions.done(*stage.who(worker).values()) == 1
     assert sent(effects, m.Fold)
 
 
@@ -232,7 +232,7 @@ def test_the_routes_of_a_move_in_a_fold_name_the_contributions_of_this_fold() ->
     stage.contribute(0, 2, 2)
     arrived = m.Arrived(**stage.who(0), server=2, routing=stage.routing, sequence=2, round=2)
     assert sent(stage.tell(arrived), m.Fold)
-    assert stage.lead._rounds.folded == 1, "no server has folded round 2 yet"
+    assert stage.lead.parts.rounds.folded == 1, "no server has folded round 2 yet"
 
 
 def fold_without_s1(**job: object) -> Stage:
@@ -293,7 +293,7 @@ def test_a_fold_is_not_repeated_before_a_lost_contribution_was_sent_again() -> N
     row = (m.Row(0, stage.incarnations[0], 1),)
     effects = answer(stage, m.Placed, 0, round=1, rows=row)
     effects += answer(stage, m.Placed, 2, round=0)
-    assert stage.lead._contributions.owed and not sent(effects, m.Fold)
+    assert stage.lead.parts.contributions.owed and not sent(effects, m.Fold)
     effects = answer(stage, m.Arrived, 2, **stage.who(0), sequence=1, round=1)
     assert [fold.round for fold in sent(effects, m.Fold, "s2")] == [1]
 

@@ -106,7 +106,7 @@ def test_the_job_ends_with_the_fold_of_the_final_parameters() -> None:
     assert {release.worker for release in releases} == {0, 1}
     assert all(release.stop for release in releases)
     ended = Reason("goal", {"goal": "terminated", "why": "converged"})
-    assert made.lead._ending.goal == ended
+    assert made.lead.parts.ending.goal == ended
 
 
 def test_only_the_evaluator_ends_the_job() -> None:

@@ -63,4 +63,4 @@ def test_no_slice_moves_away_from_parameters_that_only_servers_have(*, dead: boo
     effects = stage.from_servers(m.Placed, round=2)
     effects += stage.tell(m.CaughtUp(server=1, peer=0, routing=stage.routing))
     effects += stage.from_servers(m.Placed, round=2)
-    assert len(stage.lead._routing.primaries) == 2 and not why_ended(effects)
+    assert len(stage.lead.parts.routing.primaries) == 2 and not why_ended(effects)

@@ -55,12 +55,12 @@ def test_pulls_overlap_pushes_without_rounds_and_where_workers_make_the_steps(
     job = replace(stage.job, sync=sync, optimizer_on=optimizer_on)
     throughputs = {"c": 10.0 * MB}
     forecast = forecast_hosts(
-        job, traits_of(sync), lead.view, lead._routing, lead._network, throughputs
+        job, traits_of(sync), lead.view, lead.parts.routing, lead.parts.network, throughputs
     )
     assert forecast is not None
     # two workers send a model each, and get as much
-    once_s = 2 * lead._routing.nbytes / throughputs["c"]
-    assert forecast.seconds({0: lead._routing.nbytes}) == pytest.approx(
+    once_s = 2 * lead.parts.routing.nbytes / throughputs["c"]
+    assert forecast.seconds({0: lead.parts.routing.nbytes}) == pytest.approx(
         once_s if overlapping else 2 * once_s
     )
 
@@ -80,7 +80,7 @@ def test_absurd_rates_are_not_written(rate: float) -> None:
 @pytest.mark.parametrize("rate", [float("inf"), float("nan"), 0.0, -1.0])
 def test_a_rate_that_is_no_number_is_left_out(rate: float) -> None:
     stage = on_hosts()
-    stage.lead._network._links["a"] = {"c": Average(rate)}
+    stage.lead.parts.network._links["a"] = {"c": Average(rate)}
     (line,) = lines(stage, 10 * MB)
     assert line["rates"] == {"a": {}, "a-2": {"c": 10 * MB}}
 

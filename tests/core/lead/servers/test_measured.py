@@ -33,7 +33,7 @@ def report(stage: Stage, burst: m.Burst, **sender: int) -> None:
 
 def test_the_lead_averages_what_processes_report() -> None:
     stage = on_hosts()
-    network = stage.lead._network
+    network = stage.lead.parts.network
     assert network.hosts == ("a", "a-2", "c")
     assert network.host_of("w1") == "a-2"
     stage.now_ns += 5 * SECOND_NS
@@ -42,7 +42,7 @@ def test_the_lead_averages_what_processes_report() -> None:
     stage.tell(m.Alive(server=0))
     assert network.rate("a-2", "c") == pytest.approx(10 * MB)
     copy = LeadMachine.restore(stage.job, stage.lead.snapshot())
-    assert copy._network.rate("a-2", "c") == network.rate("a-2", "c")
+    assert copy.parts.network.rate("a-2", "c") == network.rate("a-2", "c")
 
 
 def test_reports_of_unknown_processes_and_earlier_incarnations_are_ignored() -> None:
@@ -53,17 +53,17 @@ def test_reports_of_unknown_processes_and_earlier_incarnations_are_ignored() -> 
     report(stage, burst, worker=1, incarnation=stage.incarnations[1] - 1)
     report(stage, burst, worker=9, incarnation=1)
     stage.tell(m.Alive(server=0))
-    assert stage.lead._network.rate("c", "a-2") is None
+    assert stage.lead.parts.network.rate("c", "a-2") is None
 
 
 def test_a_worker_that_leaves_takes_its_host_along() -> None:
     stage = on_hosts()
     stage.tell(m.Leave(**stage.who(1)))
-    assert stage.lead._network.hosts == ("a", "c")
+    assert stage.lead.parts.network.hosts == ("a", "c")
 
 
 def test_processes_of_one_host_share_it_even_if_users_differ() -> None:
     stage = Stage(workers=1, servers=0)
     stage.server(0, address=m.Address("c", 1, "", "boot/net/1000"), host="c")
     stage.hello("worker-0", host="c", identity="boot/net/1001")
-    assert stage.lead._network.hosts == ("c",)
+    assert stage.lead.parts.network.hosts == ("c",)

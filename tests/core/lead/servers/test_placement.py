@@ -279,7 +279,7 @@ def test_moves_do_not_change_their_goal() -> None:
     cluster = Cluster(4, slices=600)
     cluster.run(UNEQUAL, rounds=3, noise=0.001)
     assert len(cluster.reassigned) == 1
-    goal = cluster.lead._routing.goal
+    goal = cluster.lead.parts.routing.goal
     cluster.run(UNEQUAL, rounds=6, noise=0.001)
     assert [route.primary for route in cluster.routes] == [route.primary for route in goal]
 

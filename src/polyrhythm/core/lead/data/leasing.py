@@ -86,7 +86,7 @@ class Leasing:
             return min(_MOST_POINTS, points)
         points = self._plan.commit(holder, report.progress, ahead=ahead)
         if self._balancing is not None:
-            self._balancing.speeds.visited(holder, points)
+            self._balancing.speeds.on_visited(holder, points)
         return points
 
     def on_confirmed(self, member: Member, number: int, now_ns: int) -> None:

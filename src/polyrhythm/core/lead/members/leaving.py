@@ -99,7 +99,7 @@ class Removals(msgspec.Struct):
             self._schedule()
         return evicted
 
-    def joined(self, worker: int) -> None:
+    def on_joined(self, worker: int) -> None:
         self._evicted.pop(worker, None)
         self._links_until_ns.pop(worker, None)
         self._deserted_ns = None

@@ -97,7 +97,7 @@ class Lifecycle:
         self._progress.goals.limit.expect(now_ns + self._start_ns)
         again = self._view.known(name)
         member = self._view.admit(name, now_ns)
-        self._removals.joined(member.worker)
+        self._removals.on_joined(member.worker)
         self.suspicion.expect(member.worker, now_ns)
         self._outbox.do(Bind(link, worker_name(member.worker), member.incarnation))
         self._network.learn(worker_name(member.worker), plain(hello.host), hello.identity)
@@ -315,7 +315,7 @@ class Lifecycle:
             self._contributions.excuse(*member.key)
             self._mode.ask(sync.Left(member.worker), now_ns)
             if owed and not self._contributions.owed:
-                self._mode.repaid(now_ns)
+                self._mode.on_repaid(now_ns)
         self.tell_operators()
         if fatal is not None and (self._ending.goal is None or len(self._view)):
             self._ending.finish(fatal, self._mode.done, now_ns, failed=True)

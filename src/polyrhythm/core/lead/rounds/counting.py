@@ -64,7 +64,7 @@ class Counting:
         if complete is not None:
             self.count(complete, member, now_ns)
         if owed and not self._contributions.owed:
-            self._mode.repaid(now_ns)
+            self._mode.on_repaid(now_ns)
 
     def count(self, complete: Complete, member: Member | None, now_ns: int) -> None:
         """Count a contribution that is complete; `member` is None if its sender was removed."""

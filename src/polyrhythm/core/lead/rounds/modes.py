@@ -206,7 +206,7 @@ class ByArrival:
         self._folds.send_again()
         return False
 
-    def repaid(self, now_ns: int) -> None:
+    def on_repaid(self, now_ns: int) -> None:
         """Does nothing: servers fold a contribution at once, so no fold waits for contributions
         that workers send again."""
 
@@ -527,7 +527,7 @@ class ByRounds:
             self._folds.send_again()
         return False
 
-    def repaid(self, now_ns: int) -> None:
+    def on_repaid(self, now_ns: int) -> None:
         if self._rounds.folding and not self._routing.moving:
             self._folds.send_again()
         self.resume(now_ns)
@@ -620,7 +620,7 @@ class Mode(Protocol):
         """Count which primaries have folded, after a change of primaries. `versions`: the version
         of each primary. Returns True if the fold under way is complete now."""
 
-    def repaid(self, now_ns: int) -> None:
+    def on_repaid(self, now_ns: int) -> None:
         """Continue after workers have sent contributions again to promoted servers."""
 
     def resume(self, now_ns: int) -> None:

@@ -22,8 +22,8 @@ class Job:
         self.plan.share(self.members)
         resting = [(member, False) for member in self.members]
         for fold in range(1, 1000):
-            self.balancing.speeds.visited(SLOW, 10)
-            self.balancing.speeds.visited(FAST, 80)
+            self.balancing.speeds.on_visited(SLOW, 10)
+            self.balancing.speeds.on_visited(FAST, 80)
             moved = self.balancing.on_folded(resting, None, fold * 10**8)
             if moved:
                 self.chunks, self.points = moved[0].chunks, moved[0].points

@@ -23,8 +23,8 @@ def measured(*points: int) -> Speeds:
     """The speeds after rounds of 0.1 s in which a worker visited these numbers of points."""
     speeds = Speeds()
     for at, count in enumerate((1, 1, *points)):
-        speeds.visited(ONE, count)
-        speeds.folded([(ONE, False)], at * 10**8)
+        speeds.on_visited(ONE, count)
+        speeds.on_folded([(ONE, False)], at * 10**8)
     return speeds
 
 
@@ -84,15 +84,15 @@ def test_a_speed_lies_between_those_of_the_rounds_however_long_one_stalls(
 ) -> None:
     """`stalls`: for each round that stalls, by how many seconds the stall makes it longer."""
     speeds, now_ns, seen = Speeds(), 10**9, []
-    speeds.folded([(ONE, False)], 0)
-    speeds.visited(ONE, 1)
-    speeds.folded([(ONE, False)], now_ns)
+    speeds.on_folded([(ONE, False)], 0)
+    speeds.on_visited(ONE, 1)
+    speeds.on_folded([(ONE, False)], now_ns)
     for at, (took_s, points) in enumerate(rounds):
         took_ns = round(1e9 * (took_s + stalls.get(at, 0.0)))
         now_ns += took_ns
         seen.append(took_ns / 1e9 / points)
-        speeds.visited(ONE, points)
-        speeds.folded([(ONE, False)], now_ns)
+        speeds.on_visited(ONE, points)
+        speeds.on_folded([(ONE, False)], now_ns)
         if len(seen) >= ENOUGH:
             speed = speeds.of(ONE)
             assert speed is not None
@@ -112,8 +112,8 @@ def decisions(seed: int, rates: list[float], noise: float, seconds: float) -> li
         for key, rate in zip(keys, rates, strict=True):
             count = round(0.1 * rate * rng.lognormvariate(0.0, noise))
             visited[key] += count
-            speeds.visited(key, count)
-        speeds.folded([(key, False) for key in keys], round_ * 10**8)
+            speeds.on_visited(key, count)
+        speeds.on_folded([(key, False) for key in keys], round_ * 10**8)
         if round_ % ENOUGH:
             continue
         known = {key: speed for key in keys if (speed := speeds.of(key)) is not None}
@@ -141,25 +141,25 @@ def test_a_slow_worker_with_noisy_rounds_is_found_after_a_few_of_them() -> None:
 
 def test_a_speed_is_known_after_a_warm_up_and_enough_rounds() -> None:
     speeds = Speeds()
-    speeds.folded([(ONE, False)], 0)
+    speeds.on_folded([(ONE, False)], 0)
     for at in range(1, ENOUGH + 2):
         assert speeds.of(ONE) is None
-        speeds.visited(ONE, 1 if at == 1 else 10)
-        speeds.folded([(ONE, False)], at * 10**9)
+        speeds.on_visited(ONE, 1 if at == 1 else 10)
+        speeds.on_folded([(ONE, False)], at * 10**9)
     assert seconds_of(speeds, ONE) == pytest.approx(0.1)
     assert speeds.round_s == pytest.approx(1.0)
 
 
 def test_rounds_without_points_are_left_out_and_missed_rounds_are_not() -> None:
     speeds = Speeds()
-    speeds.folded([(ONE, False), (OTHER, False)], 0)
+    speeds.on_folded([(ONE, False), (OTHER, False)], 0)
     for at in range(1, 13):
         rests = at % 2 == 0
         if not rests:
-            speeds.visited(ONE, 10)
+            speeds.on_visited(ONE, 10)
         if at % 2 == 0:
-            speeds.visited(OTHER, 10)
-        speeds.folded([(ONE, rests), (OTHER, False)], at * 10**9)
+            speeds.on_visited(OTHER, 10)
+        speeds.on_folded([(ONE, rests), (OTHER, False)], at * 10**9)
     assert seconds_of(speeds, ONE) == pytest.approx(0.1)
     assert seconds_of(speeds, OTHER) == pytest.approx(0.2)
 
@@ -167,8 +167,8 @@ def test_rounds_without_points_are_left_out_and_missed_rounds_are_not() -> None:
 def test_a_member_that_left_is_forgotten() -> None:
     speeds = Speeds()
     for at in range(8):
-        speeds.visited(ONE, 10)
-        speeds.folded([(ONE, False)], at * 10**9)
+        speeds.on_visited(ONE, 10)
+        speeds.on_folded([(ONE, False)], at * 10**9)
     assert speeds.of(ONE) is not None
-    speeds.folded([], 10**10)
+    speeds.on_folded([], 10**10)
     assert speeds.of(ONE) is None

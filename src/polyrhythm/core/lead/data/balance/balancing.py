@@ -145,7 +145,7 @@ class Balancing:
         """Decide after a fold which chunks move. `members`: every member, and whether it had no
         points to visit. Returns the moves that are ordered now."""
         plan, present = self._plan, dict(members)
-        self.speeds.folded(present.items(), now_ns)
+        self.speeds.on_folded(present.items(), now_ns)
         self._state.wait -= 1
         if self._state.wait > 0 or plan.moves:
             return []
@@ -169,7 +169,7 @@ class Balancing:
                 points = sum(plan.chunks[index].points for index, _, _ in ordered)
                 moved.append(Moved(len(ordered), points, _about(plan, move)))
                 if not move.this_pass:
-                    self.speeds.moved()
+                    self.speeds.on_moved()
         return moved
 
     def _paces(self, members: Collection[Holder]) -> list[Pace] | None:

@@ -155,12 +155,12 @@ class Speeds(msgspec.Struct):
     """The duration of a round."""
     _folded_ns: int | None = None
 
-    def visited(self, key: Key, points: int) -> None:
+    def on_visited(self, key: Key, points: int) -> None:
         """Count this many points of a contribution of this member."""
         if (measured := self._measured.get(key)) is not None:
             measured.points += points
 
-    def folded(self, members: Iterable[tuple[Key, bool]], now_ns: int) -> None:
+    def on_folded(self, members: Iterable[tuple[Key, bool]], now_ns: int) -> None:
         """Measure the round that has just been folded. `members`: every member, and whether it had
         no points to visit."""
         present = dict(members)
@@ -182,7 +182,7 @@ class Speeds(msgspec.Struct):
             self.round_s += (took_s - self.round_s) / (_RECENT if self.round_s else 1)
         self._folded_ns = now_ns
 
-    def moved(self) -> None:
+    def on_moved(self) -> None:
         """Note that points have begun to move so that all passes become equal."""
         for measured in self._measured.values():
             measured.walked_s = 0.0
