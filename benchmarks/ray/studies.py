@@ -234,8 +234,8 @@ def rayps(found: dict[str, Any], keep: Callable[[], None]) -> None:
     found |= {"steps": STEPS, "batch": BATCH, "pace_ms": PACE_MS}
     rows: dict[str, Callable[[int], dict[str, float]]] = {
         "workers, polyrhythm, sync": lambda count: _trained(count, 1, "bsp"),
-        "workers, Ray, sync": lambda count: _documented(count, together=True),
         "workers, polyrhythm, async": lambda count: _trained(count, 1, "asp"),
+        "workers, Ray, sync": lambda count: _documented(count, together=True),
         "workers, Ray, async": lambda count: _documented(count, together=False),
         "servers, polyrhythm, sync": lambda count: _trained(1, count, "bsp"),
     }

@@ -237,6 +237,23 @@ def test_an_address_where_no_cluster_answers_is_refused_soon(
     assert not (tmp_path / "runs").exists()
 
 
+def test_a_local_ray_that_does_not_start_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import ray
+
+    def init(address: str, **how: object) -> None:
+        raise Exception("The current node timed out during startup.\nSee the logs.")
+
+    monkeypatch.setattr(ray, "init", init)
+    with pytest.raises(pr.errors.PolyrhythmError) as error:
+        pr.train("digits", engine=RAY, address="local", runs_dir=tmp_path / "runs", quiet=True)
+    assert str(error.value) == (
+        "cannot start a local Ray: The current node timed out during startup."
+    )
+    assert not (tmp_path / "runs").exists()
+
+
 def test_a_cluster_that_was_killed_counts_as_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -91,8 +91,10 @@ def _join(address: str | None, cpus: float, source: str) -> None:
         how["include_dashboard"] = False
     try:
         ray.init(address, **how)
-    except (ConnectionError, RuntimeError, ValueError) as error:
-        raise PolyrhythmError(f"cannot join the Ray cluster: {_first_line(error)}") from None
+    except Exception as error:  # Ray raises some without a class of their own
+        what = "start a local Ray" if address == HERE else "join the Ray cluster"
+        said = _first_line(error) or type(error).__name__
+        raise PolyrhythmError(f"cannot {what}: {said}") from error
 
 
 def _running_cluster() -> str | None:
