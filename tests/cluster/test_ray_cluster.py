@@ -198,7 +198,7 @@ def test_a_cluster_without_room_for_the_servers_is_said_and_fails_the_job(
         (None, " (RAY_ADDRESS): Connection refused; give the address that 'ray start --head' has"),
         (b"SSH-2.0-OpenSSH\r\n", ": something other than Ray listens there; give"),
         (b"", ": something other than Ray listens there; give"),
-        (b"silence", ": nothing answers within 0.2 s; give"),
+        (b"silence", ": timed out; give"),
     ],
 )
 def test_an_address_where_no_cluster_answers_is_refused_soon(
@@ -207,7 +207,7 @@ def test_an_address_where_no_cluster_answers_is_refused_soon(
     """Ray would wait for a minute, and print a warning every second."""
     from polyrhythm.engines import ray_cluster
 
-    monkeypatch.setattr(ray_cluster, "_DIAL_S", 0.2)
+    monkeypatch.setattr(ray_cluster, "_GREETING_S", 0.2)
     listener = socket.create_server(("127.0.0.1", 0))
     address = f"127.0.0.1:{listener.getsockname()[1]}"
     held: list[socket.socket] = []

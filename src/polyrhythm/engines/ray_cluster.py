@@ -20,6 +20,8 @@ from polyrhythm.engines.output import flush
 from polyrhythm.errors import PolyrhythmError
 
 _DIAL_S = 5.0
+_GREETING_S = 15.0
+"""How long the control service of a busy machine may need for its first bytes."""
 _LOOK_S = 1.0
 """How often the nodes of the cluster are looked at."""
 _SILENT_S = 10.0
@@ -125,9 +127,8 @@ def _control_fault(address: str, *, greets: bool = False) -> str | None:
         with socket.create_connection((host.strip("[]"), int(port)), _DIAL_S) as connection:
             if not greets or os.environ.get(_TLS) == "1":  # with TLS the client speaks first
                 return None
-            greeting = connection.recv(_FRAME_NBYTES, socket.MSG_WAITALL)
-    except TimeoutError:
-        return f"nothing answers within {_DIAL_S:g} s"
+            connection.settimeout(_GREETING_S)
+            greeting = connection.recv(_FRAME_NBYTES)  # it comes in one piece
     except OSError as error:
         return error.strerror or str(error) or type(error).__name__
     known = len(greeting) == _FRAME_NBYTES and greeting[_FRAME_TYPE] == _SETTINGS
