@@ -2,6 +2,7 @@
 
     python -m benchmarks.ray --all [--repeat 3] [--json out.json] [--docs]
     python -m benchmarks.ray --only exchange,starting
+    python -m benchmarks.ray --only rayps --json out.json --go-on
 
 A cluster of one node is started for the benchmark. `exchange`: rounds per second with four workers and
 one server, for both engines in turn. `starting`: seconds until four workers have made their first
@@ -10,11 +11,14 @@ seconds from the death of a worker until it contributes again, beside a new acto
 `rayps`: the experiments of RayPS's Figs. 5 and 6, beside Ray's documented parameter server; this needs
 MNIST in `$POLYRHYTHM_DATA/mnist`. All figures but those of `rayps` are medians of up to `--repeat`
 runs: a study that takes long makes fewer, so that `--all` takes about a quarter of an hour on a quiet
-machine. `--docs` writes the tables into README.md of this folder, and draws the picture there.
+machine. `--go-on` keeps the figures that the file of `--json` has, and measures only the others: so a
+run that was interrupted is continued. `--docs` writes the tables into README.md of this folder, and
+draws the picture there.
 """
 
 import argparse
 import contextlib
+import json
 import os
 import secrets
 import shutil
@@ -81,19 +85,26 @@ def _await_idle_workers() -> None:
     ray.get([wait.remote() for _ in range(CPUS)])
 
 
-def measure(chosen: list[str], repeat: int) -> dict[str, Any]:
-    found: dict[str, Any] = {"repeat": repeat}
+def measure(chosen: list[str], repeat: int, found: dict[str, Any], file: Path | None) -> None:
+    """Add the figures of the chosen studies to `found`, except those that it has. If `file` is given,
+    everything is written to it after each study, and after each run of `rayps`."""
+
+    def keep() -> None:
+        if file is not None:
+            file.write_text(json.dumps(found, indent=1))
+
+    simple = {
+        "exchange": studies.exchange,
+        "starting": studies.starting,
+        "returning": studies.returning,
+    }
     with cluster():
-        if "exchange" in chosen:
-            found["exchange"] = studies.exchange(repeat)
-        if "starting" in chosen:
-            found["starting"] = studies.starting(repeat)
-        if "returning" in chosen:
-            found["returning"] = studies.returning(repeat)
+        for name, study in simple.items():
+            if name in chosen and name not in found:
+                found[name] = study(repeat)
+                keep()
         if "rayps" in chosen:
-            found["rayps"] = studies.rayps()
-    found["machine"] = report.machine()
-    return found
+            studies.rayps(found.setdefault("rayps", {}), keep)
 
 
 def table(found: dict[str, Any]) -> str:
@@ -139,7 +150,10 @@ def rayps_table(found: dict[str, Any]) -> str:
         if isinstance(values, dict):
             cells = [f"{each['seconds']:.1f} s, {each['accuracy']:.1%}" for each in values.values()]
             rows.append(f"| {name} | " + " | ".join(cells) + " |")
-    sync, apart = found["8 workers over 2"]
+    sync, apart = (
+        row["8"]["seconds"] / row["2"]["seconds"]
+        for row in (found[f"workers, polyrhythm, {name}"] for name in ("sync", "async"))
+    )
     rows += ["", f"8 workers take {sync:.2f} (sync) and {apart:.2f} (async) times as long as 2."]
     return "\n".join(rows)
 
@@ -151,6 +165,7 @@ def main() -> None:
     which.add_argument("--only", default="", help=f"some of {', '.join(STUDIES)}")
     parser.add_argument("--repeat", type=report.at_least_one, default=3)
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--go-on", action="store_true")
     parser.add_argument("--docs", action="store_true")
     args = parser.parse_args()
     chosen = list(STUDIES) if args.all else args.only.split(",")
@@ -158,8 +173,17 @@ def main() -> None:
         parser.error(f"there is no study {', '.join(unknown)}: choose from {', '.join(STUDIES)}")
     if "rayps" in chosen and "POLYRHYTHM_DATA" not in os.environ:
         parser.error("rayps needs MNIST in $POLYRHYTHM_DATA/mnist")
-    found = measure(chosen, args.repeat)
-    tables = {"ray": table(found)}
+    if args.go_on and args.json is None:
+        parser.error("--go-on needs --json FILE, in which the earlier figures are")
+    found: dict[str, Any] = {"repeat": args.repeat}
+    anew = not (args.go_on and args.json.exists())
+    if not anew:
+        found = json.loads(args.json.read_text())
+    measure(chosen, args.repeat, found, args.json)
+    found["machine"] = report.machine(anew=anew)
+    tables = {}
+    if found.keys() & set(STUDIES) - {"rayps"}:
+        tables["ray"] = table(found)
     if "rayps" in found:
         tables["rayps"] = rayps_table(found["rayps"])
     report.give(found, "\n\n".join(tables.values()), args.json)

@@ -3,8 +3,10 @@ and nodes that are taken away."""
 
 import os
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 from contextlib import ExitStack
 from pathlib import Path
@@ -190,11 +192,65 @@ def test_a_cluster_without_room_for_the_servers_is_said_and_fails_the_job(
     nothing_is_left(ray_cluster)
 
 
-def test_an_address_where_no_cluster_answers_is_refused_at_once(tmp_path: Path) -> None:
-    with pytest.raises(pr.errors.PolyrhythmError, match="no Ray cluster answers at 127.0.0.1:1: "):
-        pr.train(
-            "digits", engine=RAY, address="127.0.0.1:1", runs_dir=tmp_path / "runs", quiet=True
-        )
+@pytest.mark.parametrize(
+    ("greeting", "fault"),
+    [
+        (None, " (RAY_ADDRESS): Connection refused; give the address that 'ray start --head' has"),
+        (b"SSH-2.0-OpenSSH\r\n", ": something other than Ray listens there; give"),
+        (b"", ": something other than Ray listens there; give"),
+        (b"silence", ": timed out; give"),
+    ],
+)
+def test_an_address_where_no_cluster_answers_is_refused_soon(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, greeting: bytes | None, fault: str
+) -> None:
+    """Ray would wait for a minute, and print a warning every second."""
+    from polyrhythm.engines import ray_cluster
+
+    monkeypatch.setattr(ray_cluster, "_GREETING_S", 0.2)
+    listener = socket.create_server(("127.0.0.1", 0))
+    address = f"127.0.0.1:{listener.getsockname()[1]}"
+    held: list[socket.socket] = []
+
+    def greet() -> None:
+        connection, _ = listener.accept()
+        held.append(connection)
+        if greeting != b"silence":
+            connection.sendall(greeting or b"")
+            connection.close()
+
+    given: str | None = address
+    if greeting is None:
+        listener.close()
+        monkeypatch.setenv("RAY_ADDRESS", address)
+        given = None
+    else:
+        threading.Thread(target=greet, daemon=True).start()
+    try:
+        with pytest.raises(pr.errors.PolyrhythmError) as error:
+            pr.train("digits", engine=RAY, address=given, runs_dir=tmp_path / "runs", quiet=True)
+    finally:
+        listener.close()
+        for connection in held:
+            connection.close()
+    assert str(error.value).startswith(f"no Ray cluster answers at {address}{fault}")
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_local_ray_that_does_not_start_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import ray
+
+    def init(address: str, **how: object) -> None:
+        raise Exception("The current node timed out during startup.\nSee the logs.")
+
+    monkeypatch.setattr(ray, "init", init)
+    with pytest.raises(pr.errors.PolyrhythmError) as error:
+        pr.train("digits", engine=RAY, address="local", runs_dir=tmp_path / "runs", quiet=True)
+    assert str(error.value) == (
+        "cannot start a local Ray: The current node timed out during startup."
+    )
     assert not (tmp_path / "runs").exists()
 
 

@@ -165,7 +165,21 @@ def test_what_no_node_has_is_said_with_what_the_nodes_have() -> None:
     labelled = Demand(labels=(("region", "us"),))
     assert "no node of the cluster has that" in lacking({"s0": labelled}, NODES, {"CPU": 6.0})
     there = Demand(labels=(("region", "eu"),))
-    assert "the cluster has CPU=6 free" in lacking({"s0": there}, NODES, {"CPU": 6.0})
+    assert "no node" not in lacking({"s0": there}, NODES, {"CPU": 0.5})
+
+
+def test_processes_that_have_room_are_starting_or_find_it_on_no_node() -> None:
+    """Ray does not say whether it has chosen a node for an actor that has not begun."""
+    two = demands_of(FLAG, ["CPU=2"], 1)[0]
+    pending = {"s0": two, "s1": two}
+    assert lacking({"s0": two}, NODES, {"CPU": 2.0}) == (
+        "s0 has not started yet and asks for CPU=2: the cluster has CPU=2 free, so either it is"
+        " starting, or no single node has enough"
+    )
+    assert lacking(pending, NODES, {"CPU": 4.0}).endswith(
+        "CPU=4 free, so either they are starting, or no single node has enough"
+    )
+    assert lacking(pending, NODES, {"CPU": 3.9}).endswith("the cluster has CPU=3.9 free")
 
 
 def test_processes_that_ask_for_the_same_share_a_sentence() -> None:
@@ -192,7 +206,8 @@ def test_a_job_without_room_for_its_servers_or_any_worker_fails() -> None:
     placing = Placing(60.0, 100.0)
     assert placing.failure("no room", servers=False, workers=False, now_s=159.9) is None
     assert placing.failure("no room", servers=False, workers=True, now_s=160.0) == (
-        "the cluster has no room for this job after 60 s: no room"
+        "the cluster has no room for this job after 60 s: no room; ask for less, add nodes, or wait"
+        " longer with --start-timeout"
     )
     assert placing.failure("no room", servers=True, workers=False, now_s=160.0) is not None
     assert placing.failure("no room", servers=True, workers=True, now_s=999.0) is None

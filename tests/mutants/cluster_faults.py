@@ -41,6 +41,14 @@ CLUSTER: tuple[Mutant, ...] = (
         f"{_DECISIONS}::test_a_line_about_missing_room_comes_late_and_seldom",
     ),
     mutant(
+        "room-for-one-counts-for-all",
+        "Two processes without room are said to be starting, because there is room for one of them.",
+        "core:_lack",
+        "amount * len(names)",
+        "amount",
+        f"{_DECISIONS}::test_processes_that_have_room_are_starting_or_find_it_on_no_node",
+    ),
+    mutant(
         "lead-told-to-leave",
         "The lead is said to leave a node that is drained, although it cannot.",
         "core:node_drains",

@@ -211,7 +211,11 @@ def _lack(
     if not any(node.has(demand) for node in alive):
         there = sorted({_amounts(node.totals, asked) for node in alive})
         return f"{waits}: no node of the cluster has that (nodes: {'; '.join(there) or 'none'})"
-    return f"{waits}: the cluster has {_amounts(free, asked)} free"
+    room = f"{waits}: the cluster has {_amounts(free, asked)} free"
+    if all(free.get(name, 0) >= amount * len(names) for name, amount in demand.amounts):
+        starts = "it is starting" if len(names) == 1 else "they are starting"
+        return f"{room}, so either {starts}, or no single node has enough"
+    return room
 
 
 def _amounts(amounts: Mapping[str, float], names: Sequence[str]) -> str:
@@ -253,7 +257,10 @@ class Placing:
             self._lacking_s = now_s  # another node starts the processes of a lost node
         if now_s < self._lacking_s + self._timeout_s:
             return None
-        return f"the cluster has no room for this job after {self._timeout_s:g} s: {lack}"
+        return (
+            f"the cluster has no room for this job after {self._timeout_s:g} s: {lack}; ask for less,"
+            " add nodes, or wait longer with --start-timeout"
+        )
 
 
 # -- the control service -------------------------------------------------------------------------

@@ -20,6 +20,8 @@ from polyrhythm.engines.output import flush
 from polyrhythm.errors import PolyrhythmError
 
 _DIAL_S = 5.0
+_GREETING_S = 15.0
+"""How long the control service of a busy machine may need for its first bytes."""
 _LOOK_S = 1.0
 """How often the nodes of the cluster are looked at."""
 _SILENT_S = 10.0
@@ -27,6 +29,10 @@ _SILENT_S = 10.0
 CLOSE_S = 10.0
 """How long the last calls to the cluster may take."""
 _DEBUGGER = "PYTHONBREAKPOINT"
+_TLS = "RAY_USE_TLS"
+_FRAME_NBYTES, _FRAME_TYPE, _SETTINGS = 9, 3, 4
+"""A server of gRPC begins every connection with a frame of HTTP/2 that has the type SETTINGS: the length
+of a frame's header, and the index and the value of its type."""
 
 # -- joining a cluster ---------------------------------------------------------------------------
 
@@ -44,7 +50,7 @@ def joined(given: str | None, cpus: float) -> Iterator[None]:
     with _messages_of_ray_kept_away():
         try:
             with _settings_of_process_kept():
-                _join(address, cpus)
+                _join(address, cpus, "" if given not in (None, AUTO) else " (RAY_ADDRESS)")
             yield
         finally:
             if not within(CLOSE_S, ray.shutdown):
@@ -69,7 +75,8 @@ def _address_of_session() -> str | None:
     return ray.get_runtime_context().gcs_address if ray.is_initialized() else None
 
 
-def _join(address: str | None, cpus: float) -> None:
+def _join(address: str | None, cpus: float, source: str) -> None:
+    """`source`: where the address comes from, if it was not given as an option."""
     if address in (None, AUTO):
         running = _running_cluster()
         if running is None and address == AUTO:
@@ -80,15 +87,17 @@ def _join(address: str | None, cpus: float) -> None:
         address = running or HERE
     elif address != HERE:
         assert address is not None
-        _check_answers(address)
+        _check_answers(address, source)
     how: dict[str, Any] = {"log_to_driver": False, "logging_level": "critical"}
     if address == HERE:
         how["num_cpus"] = max(os.cpu_count() or 1, math.ceil(cpus))
         how["include_dashboard"] = False
     try:
         ray.init(address, **how)
-    except (ConnectionError, RuntimeError, ValueError) as error:
-        raise PolyrhythmError(f"cannot join the Ray cluster: {_first_line(error)}") from None
+    except Exception as error:  # Ray raises some without a class of their own
+        what = "start a local Ray" if address == HERE else "join the Ray cluster"
+        said = _first_line(error) or type(error).__name__
+        raise PolyrhythmError(f"cannot {what}: {said}") from error
 
 
 def _running_cluster() -> str | None:
@@ -98,24 +107,33 @@ def _running_cluster() -> str | None:
         found: str = ray._private.services.get_ray_address_from_environment(AUTO, None)
     except ConnectionError:
         return None
-    return found if _control_fault(found) is None else None
+    return found if _control_fault(found, greets=True) is None else None
 
 
-def _check_answers(address: str) -> None:
+def _check_answers(address: str, source: str) -> None:
     """Raise an error if no Ray cluster answers at this address. Without this check Ray would wait
     for a minute, and then end this process."""
-    if (fault := _control_fault(address)) is not None:
-        raise PolyrhythmError(f"no Ray cluster answers at {address}: {fault}")
+    if (fault := _control_fault(address, greets=True)) is not None:
+        raise PolyrhythmError(
+            f"no Ray cluster answers at {address}{source}: {fault}; give the address that 'ray start"
+            " --head' has printed, such as --address 10.0.0.1:6379"
+        )
 
 
-def _control_fault(address: str) -> str | None:
-    """Why the control service of the cluster cannot be reached; None if it can."""
+def _control_fault(address: str, *, greets: bool = False) -> str | None:
+    """Why the control service of the cluster cannot be reached; None if it can. `greets`: whether it
+    must also send what every server of gRPC sends at once."""
     host, _, port = address.rpartition(":")
     try:
-        socket.create_connection((host.strip("[]"), int(port)), _DIAL_S).close()
+        with socket.create_connection((host.strip("[]"), int(port)), _DIAL_S) as connection:
+            if not greets or os.environ.get(_TLS) == "1":  # with TLS the client speaks first
+                return None
+            connection.settimeout(_GREETING_S)
+            greeting = connection.recv(_FRAME_NBYTES)  # it comes in one piece
     except OSError as error:
         return error.strerror or str(error) or type(error).__name__
-    return None
+    known = len(greeting) == _FRAME_NBYTES and greeting[_FRAME_TYPE] == _SETTINGS
+    return None if known else "something other than Ray listens there"
 
 
 def _first_line(error: BaseException) -> str:
