@@ -163,8 +163,8 @@ def train(
         float | None,
         Option(
             "End after this time of training, such as 60 (seconds) or 2h, when the open round is done."
-            " The job waits for workers that hang as long as the longest step took, plus 10 s to"
-            " a minute; then it ends without them.",
+            " If workers hang, the job waits as long as the longest step took, plus 10 s to a minute;"
+            " then it ends without them.",
             metavar="TIME",
             group=Group.JOB,
             common=True,

@@ -1,4 +1,4 @@
-"""The class of all subcommands. If an option cannot have a value, the error is written by
+"""The class of all subcommands. The error for an invalid value of an option is written by
 polyrhythm, and not by the library that parses the command line."""
 
 from typing import Any

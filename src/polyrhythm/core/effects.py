@@ -315,8 +315,8 @@ class Rejoin(Effect, frozen=True):
 
 class PrepareBuffers(Effect, frozen=True):
     """Allocate the push buffers: the lead has accepted the model and routed its slices.
-    `early_since`: per slice, a routing epoch. Sums that were sent before a fold in an earlier epoch
-    do not count."""
+    `early_since`: per slice, a routing epoch. A sum that was sent before its fold was ordered does
+    not count if it names an earlier epoch."""
 
     routes: tuple[Route, ...]
     early_since: tuple[int, ...] = ()

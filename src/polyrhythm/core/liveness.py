@@ -137,8 +137,8 @@ class Suspicion(msgspec.Struct):
         return peer in self._pulses
 
     def expect(self, peer: int, now_ns: int, patience: int = 1) -> None:
-        """Listen to this peer from now on. `patience`: a factor by which the limit of silence grows
-        until the peer's heartbeats are known."""
+        """Listen to this peer from now on. `patience`: a factor by which the limit of silence is
+        longer as long as the peer's heartbeats are unknown."""
         factor = patience * self._unknown_factor
         pulse = Pulse.begin(round(self._heartbeat_s * 1e9), now_ns, factor)
         self._pulses[peer] = pulse

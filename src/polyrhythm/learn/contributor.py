@@ -41,8 +41,8 @@ class Contributor:
         self.cadence = choose_cadence(node.job)
         self.traits = traits_of(node.job.sync)
         self.in_flight = False
-        """Whether this worker continues to train until the version with its last contribution
-        arrives. Only a policy with the trait `trains_through` permits that."""
+        """Whether this worker trains while the version with its last contribution has not arrived
+        yet. Only a policy with the trait `trains_through` permits that."""
 
     def iterations(
         self,

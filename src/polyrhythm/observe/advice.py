@@ -169,8 +169,8 @@ def _waits(job: JobSpec) -> bool:
 
 def straggler(state: RunState, job: JobSpec) -> tuple[str, float, str] | None:
     """The worker for which the others have waited in the last seconds, the share of this time, and
-    what would help. None if they waited for no worker, or if workers do not wait under the job's
-    policy."""
+    what would help. None if they waited for no worker, or if workers do not wait for each
+    other under the job's policy."""
     found = _slowest({worker.name: worker.recent for worker in state.present})
     if found is None or found[1] < _STRAGGLER or not _waits(job):
         return None

@@ -227,8 +227,8 @@ class FileJournal:
                 self._write()
 
     def retry(self, *, now: bool = False) -> None:
-        """Try to write the held lines. Call this a few times a second. Most calls wait for a while
-        since the last attempt; a call with `now` does not."""
+        """Try to write the held lines. Call this a few times a second. Without `now`, a call does
+        nothing if the last attempt was made only a moment ago."""
         with self._lock:
             if self.fault is None or self._file.closed:
                 return

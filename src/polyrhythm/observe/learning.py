@@ -24,7 +24,7 @@ _BOUND = 4
 
 
 def is_fault(finding: Finding | None) -> bool:
-    """Whether the objective rises, is not finite, or stagnates although it has never fallen."""
+    """Whether the objective rises, is not finite, or stagnates and has never fallen."""
     return finding is not None and finding.state in FAULTS
 
 

@@ -174,8 +174,8 @@ class RunFacts:
     """Processes that died too often to be started again, each with the journal's line about this.
     An entry is removed when its process joins again."""
     gone: dict[str, Reason] = field(default_factory=dict)
-    """On a cluster: for each process that is gone, or must leave, the observations of the command
-    that trains. An entry is removed when its process joins again."""
+    """On a cluster: for each process that is gone or must leave, the reason that the command that
+    trains has observed. An entry is removed when its process joins again."""
     listening: str | None = None
     """The address at which more workers and servers can join."""
     join_hint: JoinHint = field(default_factory=JoinHint)

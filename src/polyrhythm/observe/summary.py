@@ -97,7 +97,7 @@ def result(state: RunState, job: JobSpec) -> dict[str, Any]:
 
 
 def is_trained(state: RunState, job: JobSpec | None) -> bool:
-    """Whether the saved model may be better than the initial one, or the user wanted the initial
+    """Whether the saved model may differ from the initial one, or the user wanted the initial
     one. A job that continues from a checkpoint begins with a trained model."""
     ended = state.ended
     reached = ended is not None and not ended.failed

@@ -30,9 +30,9 @@ AUTO = 0
 """The value of `JobSpec.slice_nbytes` that lets the lead choose the size."""
 LOCAL_NBYTES = 2 * 1024 * 1024
 LEAST_NBYTES, MOST_NBYTES = 64 * 1024, 16 * 1024 * 1024
-"""The limits of x. The header of a frame and its digest cost as much as some kilobytes, so slices
-must not be smaller than that. A process keeps a buffer of one slice for each link, so slices must
-not be very large."""
+"""The limits of x. Slices must not be smaller, because the header of a frame and its digest cost as
+much as some kilobytes. They must not be larger, because a process keeps a buffer of one slice for
+each link."""
 LEAST_SLICES = 8
 """The least number of slices per server if processes run on several machines and measured rates
 decide how many bytes each server holds. Compared with slices that could be divided, rounds are 5%

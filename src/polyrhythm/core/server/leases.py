@@ -286,7 +286,8 @@ class Leases:
 
     def __init__(self, *, rotating: bool, replicas: bool) -> None:
         self._rerouted = replicas
-        """Whether readers may have followed new routes since the job began."""
+        """Whether a reader may have copied a version from another primary, or may request one twice:
+        the job has replicas, or the routes have changed."""
         self.versions = Versions(rotating=rotating)
         self.pulls: dict[int, Pull] = {}
         """Per reader, the pull that cannot be answered yet."""

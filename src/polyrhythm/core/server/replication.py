@@ -144,8 +144,8 @@ class Replication:
         return self._have[peer].get(worker, _NOTHING) >= (incarnation, sequence)
 
     def caught_up(self, peer: int) -> bool:
-        """Whether the learner has the state that it fetched, and every step that was made before the
-        primary began to wait for it."""
+        """Whether the learner has adopted the state that it requested, and has confirmed every step
+        that the primary made before it began to wait for the learner."""
         return peer in self._adopted and not self._followed.get(peer)
 
     def reconsider(self, rows: Iterable[Row], version: int) -> None:

@@ -231,7 +231,7 @@ class RoleChanges(msgspec.Struct, frozen=True):
     promoted: tuple[int, ...]
     """Those of `coming` of which the server has a copy."""
     going: tuple[int, ...]
-    """The slices that get another primary than this server."""
+    """The slices whose primary is this server now, and another server afterwards."""
     demoted: tuple[int, ...]
     """Those of `going` of which the server keeps a copy."""
     moving: tuple[int, ...]

@@ -46,7 +46,7 @@ class Standing(msgspec.Struct, gc=False):
     everything: float = 0.0
     """The number of points in the worker's lease; 0 if it has no lease."""
     in_flight: bool = False
-    """Whether the worker continues to train until the version with its last contribution comes."""
+    """Whether the worker trains while the version with its last contribution has not come yet."""
     left_ns: int = 0
     """The remaining time of the worker's interval, under policies with an interval."""
 

@@ -165,8 +165,8 @@ class Training:
             self.on_secured(now_ns)
 
     def on_secured(self, now_ns: int) -> None:
-        """Continue when every contribution is safe on the servers: send the contribution that was
-        held back, or leave."""
+        """Send the contribution that was held back, or leave. Call this when every contribution is
+        safe on the servers."""
         state = self._state
         pushes = state.pushes
         if pushes.held is not None:

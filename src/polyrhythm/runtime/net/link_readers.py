@@ -93,8 +93,8 @@ class LinkReaders:
             self._poller.remove(pollable)
 
     def begin_apart(self, link: Link) -> None:
-        """Read a link from now on. The calling thread handles none of its messages, even those that
-        have already arrived."""
+        """Read a link from now on. The calling thread handles none of its messages, not even those
+        that have already arrived."""
         name = f"read-{link.peer}"
         threading.Thread(target=self.read, args=(link,), name=name, daemon=True).start()
 

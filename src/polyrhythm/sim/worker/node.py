@@ -215,7 +215,7 @@ class WorkerProcess(SingleProcess):
 
     def on_closed(self, channel: Channel, reason: str) -> None:
         if channel.peer == POINTS:
-            return  # a link between workers: the lead notices itself if a worker has ended
+            return  # a link between workers: the lead itself notices if a worker has ended
         self._put_off(lambda: self._lose_link(channel, reason))
 
     def _lose_link(self, channel: Channel, reason: str) -> None:

@@ -86,7 +86,7 @@ class ContributionReport(msgspec.Struct, frozen=True, array_like=True, kw_only=T
     empty if they are not final. Only the evaluator sends this field."""
     nbytes: Count = -1
     """The size in bytes of the contribution's slices, as the worker has sent them. -1: they are the
-    whole model, without slices that are quantised, left out or sent row by row."""
+    whole model, and no slice was quantised, left out or sent row by row."""
     whole_steps: Number = -1.0
     """How many steps over whole batches the contribution is worth: a step over half a batch counts
     half. -1: all of its steps were made with whole batches."""

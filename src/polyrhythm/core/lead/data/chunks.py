@@ -119,7 +119,8 @@ def quotas(
 
 
 GROUPS_PER_WORKER = 4
-"""A data set with fewer row groups per worker has its row groups divided into several chunks."""
+"""If a data set has fewer row groups per worker than this, its row groups are divided into several
+chunks."""
 MOST_GROUPS = 4_096
 """The most edges of row groups that a worker announces. If the file has more row groups,
 neighbouring ones are treated as one."""
@@ -146,7 +147,9 @@ def chunk_edges(
 
     A data set in a file has row groups, and each is read as a whole. *Chunks are cut at the edges
     of row groups, so that one worker reads each row group*, even after chunks have moved. If there
-    are too few row groups to share them evenly, they are divided into several chunks.
+    are too few row groups to share them evenly, they are divided into several chunks, and every
+    edge of a row group is still the edge of a chunk, unless a chunk would become smaller than
+    `least`.
     """
     even = [points * index // count for index in range(1, count)]
     edges = sorted({edge for edge in groups if 0 < edge < points})

@@ -5,8 +5,8 @@ a lease, chunks move.
 left. Until then its contributions may still count.*
 
 *The parts of the data plan only mark the members whose leases have changed, and `Leasing._send`
-sends all new leases. A handler calls it before it releases a member, because the member must have
-its lease first.*
+sends all new leases. A handler calls it before it releases a member or lets it continue, because
+the member must have its lease first.*
 """
 
 from collections.abc import Collection

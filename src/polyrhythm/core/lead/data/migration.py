@@ -481,7 +481,7 @@ class Migration:
         self._plan.renew_existing(renewed)
 
     def withdraw(self, chunks: Collection[int], owner: Holder) -> None:
-        """Return the points of a member that does not share them. `chunks`: its chunks that other
+        """Bring the points of a member back that does not share them. `chunks`: its chunks that other
         members hold. End the moves of its points, including those of earlier data sets, and let
         others drop their copies."""
         plan, reason = self._plan, Reason("move-withdrawn", {"targets": [owner[0]]})

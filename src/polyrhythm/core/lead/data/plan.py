@@ -58,7 +58,8 @@ class Ahead(msgspec.Struct):
         self._before.setdefault(index, before)
 
     def folded(self, index: int, place: Place) -> Place:
-        """The progress of a chunk in the last folded version. `place`: its progress now."""
+        """The progress of a chunk in the last folded version. `place`: the progress to return if
+        that has not changed since."""
         return self._before.get(index, place)
 
     def passes(self, least: int) -> int:

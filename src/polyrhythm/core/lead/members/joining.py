@@ -57,9 +57,10 @@ class Admission(msgspec.Struct):
 class Opening(msgspec.Struct):
     """When round 1 opens.
 
-    *Round 1 opens when as many workers have attached as the job wants, not counting those that have
-    joined and left. When the start timeout ends, it opens with the workers that have attached, if
-    there is at least one. The timeout begins when the first worker is admitted.*
+    *Round 1 opens when as many workers have attached as the job wants. Each worker that joins and
+    leaves again lowers this number by one. When the start timeout ends, round 1 opens with the
+    workers that have attached, if there is at least one. The timeout begins when the first worker
+    is admitted.*
     """
 
     _workers: int

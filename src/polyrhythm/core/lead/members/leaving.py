@@ -1,8 +1,8 @@
 """Keeps track of removed members until every server knows of their removal, and decides whether the
 job is deserted.
 
-*A contribution of a removed member counts until every server knows of the removal. Then the
-member's chunks go to other members.*
+*Until every server knows of a removal, a contribution that the member sent before can still count.
+After that, the member's chunks go to other members.*
 
 *A removed member may rejoin if it was evicted for silence, or has left because it lost its link to
 a server. While a member may rejoin, a job without members is not deserted. A job that restarts its

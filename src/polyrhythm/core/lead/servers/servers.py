@@ -310,8 +310,8 @@ class Servers:
         self, server: int, peer: int, incarnation: int, detail: str, now_ns: int
     ) -> Reason | None:
         """Handle the report of a server that its link to the server `peer` has ended. One of the
-        two must leave: the one in which the lead does not run, or else the one that has reported
-        first. Returns why the job cannot continue; None if it can."""
+        two must leave: `peer`, unless the lead runs in it. Returns why the job cannot continue;
+        None if it can."""
         if server not in self._routing.roster.addresses:
             return None
         if incarnation != self._routing.roster.incarnations.get(peer):

@@ -53,9 +53,10 @@ _FIRST_UNRATED_NS = 25 * 10**6
 parameters by parameters computed from its points, and those from very few points can be worse than
 the initial ones."""
 _WARM_UP = (5, 12)
-"""The smallest and the largest number of rounds before the first trial. In the first round the
-processes still warm up. The second round measures the objective, and so shows how long measuring
-takes. The other rounds approach the interval in which each worker visits one batch."""
+"""The smallest and the largest number of rounds before the search makes its first trial. In the
+first round the processes still warm up. The second round measures the objective, and so shows how
+long measuring takes. The other rounds approach the interval in which each worker visits one
+batch."""
 _ABOUT_ONE = (0.67, 1.5)
 _SHORTER, _LONGER = 4, 2
 """A stage divides the interval by up to 4, or at most doubles it. It never chooses a longer
