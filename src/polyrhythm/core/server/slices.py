@@ -605,6 +605,11 @@ class RoundsSlices(HeldSlices[RoundsSlice]):
             self._held[slice_].fold(round_, last)
         return behind
 
+    def open_round(self, slice_: int) -> int:
+        """The round that the next fold of a slice makes. *After a failover during a fold, some slices
+        of this server have folded the round and others have not.*"""
+        return self._held[slice_].stamp.number + 1
+
     def is_summed(self, slice_: int) -> bool:
         """With `--optimizer-on workers`: whether the sum of a slice may be sent before the lead
         orders the fold. *It may once every member has added its contribution of the open round.

@@ -408,7 +408,7 @@ class SummedSliceStore(RoundsSliceStore):
         they transfer no bytes."""
         slice_, primary = part.held.slice.id, self.primary
         with self._rules_lock:
-            round_, routing = self.rules.round, self.rules.routing
+            round_, routing = self.rules.open_round(slice_), self.rules.routing
             if part.early[0] == round_ or not self.rules.is_summed(slice_):
                 return
             found = [

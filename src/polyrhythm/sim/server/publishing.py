@@ -94,8 +94,8 @@ class SimPublishing:
             channel = links.get(worker_name(row.worker))
             if channel is not None and channel.incarnation == row.incarnation:
                 readers[row.worker, row.incarnation] = channel.back
-        cargo = memory.sum_early(slice_, frozenset(readers))
-        round_, routing = memory.rules.round, memory.rules.routing
+        round_, cargo = memory.sum_early(slice_, frozenset(readers))
+        routing = memory.rules.routing
         for reader, back in readers.items():
             place = (self._server, slice_, round_, routing)
             message = builders.early_sum(*reader, *place, SliceStep(1.0))

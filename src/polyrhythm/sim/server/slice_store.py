@@ -137,12 +137,19 @@ class SimSliceStore:
         """Whether the sum of a slice can be sent before the fold is ordered, and was not sent yet."""
         rules = self.rules
         assert isinstance(rules, RoundsSlices)
-        return self._early.get(slice_, (0,))[0] != rules.round and rules.is_summed(slice_)
+        return self._early.get(slice_, (0,))[0] != rules.open_round(slice_) and rules.is_summed(
+            slice_
+        )
 
-    def sum_early(self, slice_: int, readers: frozenset[tuple[int, int]]) -> tuple[Given, ...]:
-        """Note that the sum of a slice is sent to these workers. Returns the contributions in it."""
-        self._early[slice_] = (self.rules.round, readers)
-        return tuple(self._added[slice_])
+    def sum_early(
+        self, slice_: int, readers: frozenset[tuple[int, int]]
+    ) -> tuple[int, tuple[Given, ...]]:
+        """Note that the sum of a slice is sent to these workers. Returns the round of the sum and the
+        contributions in it."""
+        assert isinstance(self.rules, RoundsSlices)
+        round_ = self.rules.open_round(slice_)
+        self._early[slice_] = (round_, readers)
+        return round_, tuple(self._added[slice_])
 
     def early(self, round_: int, reader: tuple[int, int]) -> set[int]:
         """The slices whose sum of this round was sent to this worker before the fold was ordered."""
