@@ -20,7 +20,7 @@ servers = 3
 replicas = {replicas}
 workers = 3
 model = "3MB"
-slice = "512kB"
+slice = "{slice_}"
 save_model = true
 heartbeat = "50ms"
 {more}
@@ -44,10 +44,11 @@ def run(
     more: str = "",
     seed: int = 0,
     bandwidth: str = "1GB",
+    slice_: str = "512kB",
 ) -> Run:
     """`events`: what happens, at which millisecond, and to which process: a server if the number is at
     least 100."""
-    text = JOB.format(where=where, replicas=replicas, more=more, bandwidth=bandwidth)
+    text = JOB.format(where=where, replicas=replicas, more=more, bandwidth=bandwidth, slice_=slice_)
     for what, at, number in events:
         who, named = ("server", number - 100) if number >= 100 else ("worker", number)
         value = str(named) if who == "server" else f'"worker-{named}"'
@@ -143,6 +144,15 @@ def test_a_link_breaks_while_sums_are_on_their_way_and_another_server_is_lost(at
     text += f'[[events]]\nat = "{at}ms"\nwhat = "cut"\nworker = "worker-1"\nserver = 1\n'
     done = Run(text + EVENT.format(at=at, what="crash", who="server", number=2), seed=at)
     assert done.end.reason.code == "goal"
+    assert assert_equal_steps(done) >= 10
+
+
+@pytest.mark.parametrize("at", [330, 420])
+def test_a_server_dies_when_it_has_folded_only_some_of_its_slices(at: int) -> None:
+    """The new primary of the others sends the sum of the round that is being folded, and after that
+    the sum of the next round."""
+    done = run(("crash", at, 101), replicas=1, bandwidth="20MB", slice_="100kB")
+    assert done.end.reason.code == "goal" and done.lines("saved")
     assert assert_equal_steps(done) >= 10
 
 

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polyrhythm.core.server.slices import RoundsSlices, Verdict
-from polyrhythm.wire.messages import Contribution, MemberSpec, Route
+from polyrhythm.wire.messages import Contribution, Copy, MemberSpec, Route, Row, SliceStep, Stamp
 
 SLICES = 2
 WORKERS = 3
@@ -52,3 +52,26 @@ def test_a_sum_is_complete_when_every_member_of_the_view_is_in_it(events: list[t
                 added[slice_].add(worker)
         for slice_ in range(SLICES):
             assert rules.is_summed(slice_) == (added[slice_] >= view.keys())
+
+
+def test_a_sum_belongs_to_the_open_round_of_its_slice() -> None:
+    """A server dies during the fold of round 1. Its successor has a copy of the version that the fold
+    makes for slice 1, and none for slice 0."""
+    rules = RoundsSlices(1, [Route(0, (1,), since=1)] * SLICES, 1)
+    rules.enlist(members({0: 1}))
+    copy = Copy(
+        routing=1,
+        server=0,
+        slice=1,
+        stamp=Stamp(1, 1, 1),
+        step=SliceStep(1.0),
+        rows=(Row(0, 1, 1),),
+    )
+    rules.on_copied(copy, rules.judge_step(copy))
+    rules.reroute([Route(1, since=2)] * SLICES, 2)
+    whose = {"worker": 0, "incarnation": 1, "sequence": 1}
+    again = Contribution(**whose, slice=0, slices=SLICES, weight=1.0, round=1)
+    assert rules.judge(again) is Verdict.NEW
+    rules.add(again)
+    assert [rules.is_summed(slice_) for slice_ in range(SLICES)] == [True, False]
+    assert [rules.sum_of(slice_) for slice_ in range(SLICES)] == [1, 2]

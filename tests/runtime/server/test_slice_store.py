@@ -10,7 +10,12 @@ from polyrhythm.core.effects import Build
 from polyrhythm.core.events import Contributed, Repeated, SliceSeeded
 from polyrhythm.errors import LinkError, NotFinite
 from polyrhythm.io.segments import Segment
-from polyrhythm.runtime.server.slice_store import RoundsSliceStore, SliceStore, choose_slice_store
+from polyrhythm.runtime.server.slice_store import (
+    RoundsSliceStore,
+    SliceStore,
+    SummedSliceStore,
+    choose_slice_store,
+)
 from polyrhythm.tensors.dtypes import DTYPES
 from polyrhythm.wire.messages import (
     Contribution,
@@ -18,6 +23,7 @@ from polyrhythm.wire.messages import (
     MemberSpec,
     ModelSpec,
     OptimizerSpec,
+    Parameters,
     Route,
     Seed,
     TensorSpec,
@@ -309,6 +315,27 @@ def test_each_of_fewer_members_makes_a_larger_step(sync: str) -> None:
     made.enlist([MemberSpec(0, 1, "anna")])
     give(made, 0, 1.0, sequence=2)
     assert values(made, 0)[0] == 1 - 0.5 / 2 - 0.5
+
+
+class SentEarly:
+    """A link that notes the messages that are sent over it."""
+
+    def __init__(self) -> None:
+        self.messages: list[Parameters] = []
+
+    def send(self, message: Parameters, payload: object) -> None:
+        self.messages.append(message)
+
+
+def test_an_early_sum_has_the_round_that_its_own_slice_is_in() -> None:
+    """After a failover during a fold, other slices of this server have folded round 1 already."""
+    made, link = make_store(optimizer_on="workers", timer="off"), SentEarly()
+    assert isinstance(made, SummedSliceStore)
+    made.link_over_bytes = lambda worker, incarnation: link  # type: ignore[assignment, return-value]
+    made.rules.round = 2
+    for worker in (0, 1):
+        give(made, 0, 1.0, worker=worker)
+    assert [(message.slice, message.round) for message in link.messages] == [(0, 1)] * 2
 
 
 def test_nothing_is_folded_after_the_freeze() -> None:
