@@ -64,11 +64,11 @@ def test_a_wrong_option_is_named_in_one_line(
     [
         ({"epoch": 2}, "mine.py: DEFAULTS has no key 'epoch': the nearest is 'epochs'"),
         ({"worker": 2}, "mine.py: DEFAULTS has no key 'worker': the nearest is 'workers'"),
-        ({3: 2}, "mine.py: DEFAULTS has no key '3', because its keys are options of "),
+        ({3: 2}, "mine.py: DEFAULTS has no key '3', because its keys are the options of "),
         (
             {"hidden": 16},
-            "mine.py: DEFAULTS has no key 'hidden', because its keys are options of 'polyrhythm"
-            " train'; give your own option as DEFAULTS = {\"set\": {'hidden': 16}} or --set"
+            "mine.py: DEFAULTS has no key 'hidden', because its keys are the options of pr.train();"
+            " give your own option as DEFAULTS = {\"set\": {'hidden': 16}} or --set"
             " hidden=16, and read it from worker.options['hidden']",
         ),
         ({"servers": "4"}, "mine.py: DEFAULTS: servers is '4': it must be of type int"),

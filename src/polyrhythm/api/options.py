@@ -241,7 +241,7 @@ def _unknown_default(file: str, key: str, value: object, known: Iterable[str]) -
         return f"{what}: the nearest is {near!r}"
     own = f'DEFAULTS = {{"set": {{{key!r}: {value!r}}}}}'
     return (
-        f"{what}, because its keys are options of 'polyrhythm train'; give your own option as"
+        f"{what}, because its keys are the options of pr.train(); give your own option as"
         f" {own} or --set {key}={value}, and read it from worker.options[{key!r}]"
     )
 
