@@ -151,7 +151,9 @@ def test_a_link_breaks_while_sums_are_on_their_way_and_another_server_is_lost(at
 def test_a_server_dies_when_it_has_folded_only_some_of_its_slices(at: int) -> None:
     """The new primary of the others sends the sum of the round that is being folded, and after that
     the sum of the next round."""
-    done = run(("crash", at, 101), replicas=1, bandwidth="20MB", slice_="100kB")
+    done = run(
+        ("crash", at, 101), replicas=1, bandwidth="20MB", slice_="100kB", more='limit = "60s"'
+    )
     assert done.end.reason.code == "goal" and done.lines("saved")
     assert assert_equal_steps(done) >= 10
 
