@@ -99,7 +99,7 @@ def test_slices_move_while_their_sums_are_on_the_way(at: int) -> None:
     """Server 3 joins, and gets slices of server 2, whose host sends so slowly that the sums of a round
     arrive after the fold, and after the new routes."""
     slow = '[[hosts]]\nservers = [2]\noutgoing = "3MB"\nincoming = "30MB"\n'
-    text = JOB.format(where="workers", replicas=0, more="", bandwidth="1GB") + slow
+    text = JOB.format(where="workers", replicas=0, more="", bandwidth="1GB", slice_="512kB") + slow
     for before, after in (("epochs = 6", "rounds = 8"), ("512kB", "128kB"), ("50ms", "1s")):
         text = text.replace(before, after)
     done = Run(text + EVENT.format(at=at, what="join", who="server", number=3))
@@ -140,7 +140,7 @@ def test_a_server_dies_in_the_middle_of_a_fold(at: int) -> None:
 def test_a_link_breaks_while_sums_are_on_their_way_and_another_server_is_lost(at: int) -> None:
     """The new routes let the worker connect again at once. The server does not send the sums again that
     were lost with the link, so the worker rejoins and reads the parameters."""
-    text = JOB.format(where="workers", replicas=1, more=SOON, bandwidth="20MB")
+    text = JOB.format(where="workers", replicas=1, more=SOON, bandwidth="20MB", slice_="512kB")
     text += f'[[events]]\nat = "{at}ms"\nwhat = "cut"\nworker = "worker-1"\nserver = 1\n'
     done = Run(text + EVENT.format(at=at, what="crash", who="server", number=2), seed=at)
     assert done.end.reason.code == "goal"
@@ -200,7 +200,7 @@ def test_the_model_is_saved_though_a_worker_hangs_when_the_job_is_stopped() -> N
     """A worker shares the last version that has it: the others leave before the one that hangs."""
     hangs = '[[events]]\nat = "100ms"\nwhat = "slow"\nworker = "worker-0"\nfactor = 1000\n'
     stops = '[[events]]\nat = "150ms"\nwhat = "end"\n'
-    text = JOB.format(where="workers", replicas=0, more="", bandwidth="1GB")
+    text = JOB.format(where="workers", replicas=0, more="", bandwidth="1GB", slice_="512kB")
     text += hangs + stops + EVENT.format(at=10_500, what="crash", who="worker", number='"worker-0"')
     done = Run(text)
     assert done.end.reason.code == "stopped" and done.lines("saved")
@@ -209,7 +209,7 @@ def test_the_model_is_saved_though_a_worker_hangs_when_the_job_is_stopped() -> N
 def test_a_model_whose_last_copy_dies_while_it_is_saved_is_given_up_at_once() -> None:
     """The workers have left, and the replicas have only sums."""
     begun_s = run(replicas=1).lines("saving")[0]["at_s"]
-    text = JOB.format(where="workers", replicas=1, more="", bandwidth="1GB")
+    text = JOB.format(where="workers", replicas=1, more="", bandwidth="1GB", slice_="512kB")
     crash = f'[[events]]\nat = "{begun_s * 1e6 + 500:.0f}us"\nwhat = "crash"\nserver = 2\n'
     done = Run(text + crash)
     (line,) = done.lines("not-saved")

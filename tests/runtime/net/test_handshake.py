@@ -164,7 +164,8 @@ def test_another_server_of_the_job_at_the_address_is_left() -> None:
     """It knows the secret, because it belongs to the job, but it has other slices."""
     secret = Secret("s" * 40)
     said = (
-        "a process answered as s1, but is another one: the process at this address is s2 and not s1"
+        "a process answered as s1, but it is not that process:"
+        " the process at this address is s2 and not s1"
     )
     assert challenged("s2", secret)[1] == said
     assert said not in challenged("s1", secret)[1]

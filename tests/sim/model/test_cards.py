@@ -29,7 +29,7 @@ class Ear:
     def receive(self, channel: Channel, batch: Sequence[Message]) -> None:
         self.heard += [(message.round, self._now_s()) for message in batch]
 
-    def closed(self, channel: Channel, reason: str) -> None:
+    def on_closed(self, channel: Channel, reason: str) -> None:
         self.ended_s.append(self._now_s())
 
     def time_of(self, round_: int) -> float:

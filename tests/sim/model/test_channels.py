@@ -25,7 +25,7 @@ class Ear:
         for message in parcel:
             self.heard.append((message.round, self.clock.now_ns - BEGINNING_NS))
 
-    def closed(self, way: Channel, reason: str) -> None:
+    def on_closed(self, way: Channel, reason: str) -> None:
         self.ended.append((self.clock.now_ns - BEGINNING_NS, reason))
 
 
