@@ -20,7 +20,7 @@ servers = 3
 replicas = {replicas}
 workers = 3
 model = "3MB"
-slice = "{slice_}"
+slice = "512kB"
 save_model = true
 heartbeat = "50ms"
 {more}
@@ -48,7 +48,8 @@ def run(
 ) -> Run:
     """`events`: what happens, at which millisecond, and to which process: a server if the number is at
     least 100."""
-    text = JOB.format(where=where, replicas=replicas, more=more, bandwidth=bandwidth, slice_=slice_)
+    text = JOB.format(where=where, replicas=replicas, more=more, bandwidth=bandwidth)
+    text = text.replace("512kB", slice_)
     for what, at, number in events:
         who, named = ("server", number - 100) if number >= 100 else ("worker", number)
         value = str(named) if who == "server" else f'"worker-{named}"'
@@ -156,6 +157,41 @@ def test_a_server_dies_when_it_has_folded_only_some_of_its_slices(at: int) -> No
     )
     assert done.end.reason.code == "goal" and done.lines("saved")
     assert assert_equal_steps(done) >= 10
+
+
+def test_a_late_sum_does_not_replace_the_sum_of_the_next_round() -> None:
+    """Two of four servers die. A server that joins takes over a slice from a slow server, which is still
+    sending the sum of round 4. The worker has read this sum from the new server, and gets the sum of
+    round 5 from it at once, because it is the only worker left."""
+    job = """
+        [job]
+        sync = "bsp"
+        optimizer_on = "workers"
+        timer = "off"
+        servers = 4
+        replicas = 2
+        model = "400kB"
+        slice = "100kB"
+        rounds = 8
+        limit = "60s"
+        placement = "elastic"
+        [link]
+        delay = "100us"
+        bandwidth = "1Gbit"
+        [[workers]]
+        count = 2
+        step = "10ms"
+        [[hosts]]
+        servers = [1]
+        outgoing = "20Mbit"
+        incoming = "20Mbit"
+    """
+    events = [("crash", 934, "server", 2), ("crash", 935, "server", 3), ("join", 953, "server", 4)]
+    events.append(("crash", 935, "worker", '"worker-0"'))
+    for what, at, who, number in events:
+        job += EVENT.format(at=at, what=what, who=who, number=number)
+    done = Run(job)
+    assert done.end.reason.code == "goal" and done.lines("rerouted")[-1]["promoted"] == {"s4": 1}
 
 
 def test_the_same_points_are_visited_as_with_the_optimizer_on_servers() -> None:

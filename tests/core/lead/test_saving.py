@@ -91,6 +91,15 @@ def test_the_model_is_saved_when_every_worker_has_gone() -> None:
     assert end.failed and end.reason.code == "deserted"
 
 
+def test_a_job_that_was_deserted_waits_for_its_model_only() -> None:
+    """The lead is not woken again because the job has no member."""
+    stage = stage_of()
+    stage.closed("w0")
+    stage.closed("w1")
+    assert stage.lead.parts.removals.deadline.wake_ns is None
+    assert (wake_ns := stage.lead.wake_at()) is not None and wake_ns > stage.now_ns
+
+
 def test_a_failed_worker_stops_the_others_while_the_model_is_saved() -> None:
     stage = stage_of(on_error="end")
     effects = leave(stage, 0, fails=True)

@@ -91,8 +91,9 @@ class WorkerRoundsMode(Pulls):
         self._whole = self._whole or message.whole
 
     def expect_next(self) -> bool:
-        version = self.landing.version
-        self._outbox.out.append(Expect(version if version > 0 else 0))
+        # The version that the worker has may come again from a former primary of a slice. It must not
+        # replace the next version of the slice.
+        self._outbox.out.append(Expect(self.landing.version + 1))
         return self._released > self.resumed or self.stop or self.must_pull
 
     def contribute(self, computed: Computed, pushes: Pushes, leaves: bool) -> None:

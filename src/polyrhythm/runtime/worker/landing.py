@@ -102,11 +102,7 @@ class Landing:
         return taken
 
     def _is_expected(self, message: m.Parameters) -> bool:
-        """*A sum of the version that the worker has already may come late from a former primary of its
-        slice. It must not replace the sum of the next version.*"""
-        if self._expected is None:
-            return False
-        return message.round >= self._expected + (1 if message.early else 0)
+        return self._expected is not None and message.round >= self._expected
 
     def _is_for_later(self, message: m.Parameters) -> bool:
         return message.round == self._keeps

@@ -252,7 +252,7 @@ class WorkerProcess(SingleProcess):
             self._put(ev.StateRestored())
 
     def _take_slice(self, channel: Channel, message: m.Parameters) -> None:
-        if self._expected is None or message.round < self._expected + (1 if message.early else 0):
+        if self._expected is None or message.round < self._expected:
             self._put(builders.skipped(message))
             return
         if message.early and self._early_since[message.slice] > message.routing:

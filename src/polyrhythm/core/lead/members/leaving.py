@@ -114,6 +114,11 @@ class Removals(msgspec.Struct):
             self._schedule()
         return now_ns >= self._deserted_ns
 
+    def expect_nobody(self) -> None:
+        """Forget when the job counts as deserted: it ends, so it waits for no member."""
+        self._deserted_ns = None
+        self._schedule()
+
     def exclude_time(self, paused_ns: int, now_ns: int) -> None:
         """Extend the deadlines by the time in which the lead was paused."""
         self._rejoin_until_ns += paused_ns

@@ -338,6 +338,11 @@ class Lifecycle:
         served job waits for other workers until a user stops it."""
         if len(self._view):
             return
+        self._finish_if_deserted(now_ns)
+        if self._ending.decided:
+            self._removals.expect_nobody()
+
+    def _finish_if_deserted(self, now_ns: int) -> None:
         goal, done = self._ending.goal, self._mode.done
         if goal is not None:
             self._ending.finish(goal, done, now_ns, failed=goal.code == NOT_FINITE)
