@@ -82,3 +82,19 @@ def test_the_end_of_a_link_to_a_removed_server_is_ignored() -> None:
     joining.routed = True
     assert not joining.lose_link(1, 1)
     assert joining.lose_link(0, 1)
+
+
+def test_only_a_server_that_is_still_there_keeps_back_what_was_lost_with_its_link() -> None:
+    """The worker has seen the end of the link to s1 before the routes that were sent before s1 left."""
+    joining = admitted(WorkerOutbox())
+    joining.link(0, 1)
+    joining.link(1, 1)
+    assert joining.lose_link(1, 1)
+    joining.reroute(m.Routing(routing=2, routes=(m.Route(0),), servers=(FIRST, SECOND)))
+    assert joining.follow() is None
+    joining.reroute(m.Routing(routing=3, routes=(m.Route(0),), servers=(FIRST,)))
+    assert joining.follow() is not None and joining.relinked is None
+    assert joining.lose_link(0, 1)
+    joining.reroute(m.Routing(routing=4, routes=(m.Route(0),), servers=(FIRST,)))
+    joining.link(0, 1)
+    assert joining.follow() is not None and joining.relinked == 0

@@ -107,7 +107,6 @@ class Joining:
     def reroute(self, message: m.Routing) -> None:
         if self._routes is None:
             self.lost = self.broken = False
-            self.relinked = None
         self._routes = message
 
     def follow(self) -> m.Routing | None:
@@ -118,13 +117,13 @@ class Joining:
             return None
         self.broken = self.broken or self.parted is not None
         if message.servers:
-            for spec in message.servers:
-                if self._ended.get(spec.server) == spec.incarnation:
-                    self.relinked = spec.server
             self.lost = self.lost or self._links.lacks(message.servers)
             self._links.want(message.servers)
         if not self.linked:
             return None
+        # earlier routes, which the worker could not follow, may have named servers that have left since
+        relinked = [server for server, of in self._ended.items() if self._links.wants(server, of)]
+        self.relinked = min(relinked, default=None)
         self._routes, self._ended = None, {}
         # every server is linked, so the worker need not wait for the lead's decision about a lost
         # server
