@@ -75,7 +75,10 @@ class SocketControl:
             os._exit(1)  # the engine is gone, so this process must end too
 
     def hear(self) -> Told:
-        line = self._lines.readline()
+        try:
+            line = self._lines.readline()
+        except OSError:
+            line = b""  # the engine ended before it had read all that this process told
         if not line:
             os._exit(1)
         return msgspec.json.decode(line, type=Told)
